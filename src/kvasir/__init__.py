@@ -1,0 +1,23 @@
+"""Kvasir: an LLM server that puts the KV cache first.  ``kvasir.LLM`` is the offline front door, loaded on first use."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvasir.core.sampling import SamplingParams
+    from kvasir.engine.llm import LLM
+
+__all__ = ["LLM", "SamplingParams"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    # Lazy, so that ``import kvasir`` (and ``kvasir --help``) does not pay for torch.
+    if name == "LLM":
+        from kvasir.engine.llm import LLM
+
+        return LLM
+    if name == "SamplingParams":
+        from kvasir.core.sampling import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module 'kvasir' has no attribute {name!r}")

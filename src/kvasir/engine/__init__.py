@@ -1,0 +1,1 @@
+"""The engine: memory to blocks, plans to tensors, logits to tokens; knows token ids, never text."""

@@ -1,0 +1,65 @@
+"""Everything the engine can be told, parsed once into frozen values; flags, LLM arguments and tests all make these."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kvasir.core.errors import ConfigError
+from kvasir.kv.allocation import AllocationKind
+from kvasir.kv.format_spec import KVDtype
+from kvasir.scheduling.config import SchedulerConfig
+
+
+class WeightDtype(Enum):
+    INT8 = "int8"
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class KernelChoice(Enum):
+    AUTO = "auto"
+    """Compiled kernels; the reference where they were not built."""
+    CPU = "cpu"
+    REFERENCE = "reference"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """How much memory the KV pool may take.  ``kv_cache_memory_bytes`` wins; else ``memory_utilization`` of what the
+    machine or its cgroup allows, less weights and working memory."""
+
+    kv_cache_memory_bytes: int | None = None
+    memory_utilization: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.memory_utilization <= 1.0:
+            raise ConfigError(
+                f"--memory-utilization must be above 0 and at most 1, got {self.memory_utilization}."
+            )
+        if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes <= 0:
+            raise ConfigError(f"--kv-cache-memory must be above 0 bytes, got {self.kv_cache_memory_bytes}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """``kv_cache_dtype`` None means auto."""
+
+    block_size: int = 16
+    kv_cache_dtype: KVDtype | None = None
+    enable_prefix_caching: bool = True
+    allocation: AllocationKind = AllocationKind.PAGED
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """``model``: 'demo', a folder, a .gguf file or a Hugging Face id.  ``max_model_len`` None: the model's own context.
+    ``threads`` None: all cores this process may use.  ``seed`` seeds requests that bring no seed of their own."""
+
+    model: str = "demo"
+    weight_dtype: WeightDtype = WeightDtype.INT8
+    max_model_len: int | None = None
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    kernels: KernelChoice = KernelChoice.AUTO
+    threads: int | None = None
+    seed: int = 0

@@ -1,0 +1,155 @@
+"""The kernel contract, written once: shapes, dtypes, aliasing.  ``reference`` and ``cpu`` implement it.
+
+Shapes use T tokens of the step, R rows (sequences), H hidden size, N output features, Hq query heads, Hkv KV heads,
+D head size, B block size.  All float tensors are fp32 unless said otherwise; all tensors are contiguous.
+
+Exactness: on the ``cpu`` implementation the result for a token is bit-identical whatever T, R, chunking, thread count
+and block ids are; every sum has an order fixed by positions alone.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from kvasir.kv.retention import Retention
+
+
+@dataclass(frozen=True, slots=True)
+class RowStyle:
+    """How a linear layer wants its input rows.
+
+    ``is_quantised``: int8 codes with one scale per row, else fp32.  ``rotation``: size of the block-diagonal
+    orthonormal Hadamard applied to the row first (a power of two dividing the row length; 0 for none).
+    """
+
+    is_quantised: bool
+    rotation: int = 0
+
+
+@dataclass(slots=True)
+class Rows:
+    """Input of a linear layer: ``data`` [T, K] int8 with ``scale`` [T] fp32 (value = code * scale), or fp32 with None.
+
+    A row that is all zeros has scale 0 and codes 0.  scale = max|x| / 127, code = round-half-even(x / scale).
+    A row with a non-finite value has scale NaN (so that it stays visible as NaN, in that row alone).
+    """
+
+    data: Tensor
+    scale: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Product:
+    """Output of a linear layer before its epilogue.
+
+    ``data`` [T, N] is int32 (value = data * row_scale[t] * col_scale[n] + bias[n], multiplied in that order in fp32)
+    or fp32 (value = data + bias[n]) with both scales None.
+    """
+
+    data: Tensor
+    row_scale: Tensor | None = None
+    col_scale: Tensor | None = None
+    bias: Tensor | None = None
+
+
+@dataclass(slots=True)
+class LayerKV:
+    """The store of one (group, layer): the group's tensors of this layer, in ``KVSpec.tile_tensors`` order.
+
+    ``heads`` int32 [h]: the model's KV head numbers, in store order.  Each tensor is [num_blocks, h, *tile].
+    """
+
+    heads: Tensor
+    k: tuple[Tensor, ...]
+    v: tuple[Tensor, ...]
+
+
+@dataclass(slots=True)
+class AttentionPlan:
+    """Where the step's tokens are and what they see, for one group; made once per step, used by every layer.
+
+    query_start   int32 [R + 1]: row r owns tokens [query_start[r], query_start[r + 1])
+    first_position int32 [R]: position of the row's first token in its sequence
+    block_table   int32 [R, max_blocks]: entries of blocks nobody sees are -1 and are never read
+    slots         int64 [T]: where token t is written: block_id * B + offset
+    """
+
+    query_start: Tensor
+    first_position: Tensor
+    block_table: Tensor
+    slots: Tensor
+    block_size: int
+    retention: Retention
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+@dataclass(slots=True)
+class HeadNorms:
+    """RMSNorm weights [D] applied to every query and key head before RoPE (Qwen3)."""
+
+    q: Tensor
+    k: Tensor
+    eps: float
+
+
+class Kernels(Protocol):
+    """Everything a decoder layer does besides its four matrix products."""
+
+    name: str
+
+    def norm_rows(self, x: Tensor, weight: Tensor, eps: float, style: RowStyle) -> Rows:
+        """RMSNorm of ``x`` [T, H], then ``style``.  ``x`` is not changed."""
+        ...
+
+    def add_norm_rows(
+        self, residual: Tensor, product: Product, weight: Tensor, eps: float, style: RowStyle
+    ) -> Rows:
+        """``residual`` [T, H] += product (in place), then ``norm_rows`` of it."""
+        ...
+
+    def add_product(self, residual: Tensor, product: Product) -> None:
+        """``residual`` [T, H] += product, in place."""
+        ...
+
+    def rotate_rows(self, x: Tensor, style: RowStyle) -> Rows:
+        """``style`` applied to ``x`` [T, K]; ``x`` may be returned as it is when the style asks for nothing."""
+        ...
+
+    def swiglu_rows(self, product: Product, style: RowStyle) -> Rows:
+        """``product`` is [T, 2 I] with gate first, then up: silu(gate) * up, then ``style``: rows of length I."""
+        ...
+
+    def qkv_write(
+        self,
+        product: Product,
+        shape: HeadShape,
+        norms: HeadNorms | None,
+        rope: tuple[Tensor, Tensor],
+        targets: list[tuple[LayerKV, AttentionPlan]],
+    ) -> Tensor:
+        """Finish the q/k/v product [T, (Hq + 2 Hkv) D], write K and V into the store, return q [T, Hq, D].
+
+        Order: scales, bias, head norms, RoPE (half-split: pairs (i, i + D/2)) with ``rope`` = (cos, sin) each
+        [T, D/2], already gathered by position.  K after RoPE and V are encoded into ``targets`` at the plans' slots;
+        the targets' heads together are all KV heads, each once.
+        """
+        ...
+
+    def attend(self, q: Tensor, kv: LayerKV, plan: AttentionPlan, scale: float, out: Tensor) -> None:
+        """Causal attention of ``q`` [T, Hq, D] over the paged cache for the KV heads of ``kv``.
+
+        The query at position i sees [retention.first_visible(i), i].  Query head h reads KV head h // (Hq / Hkv).
+        Writes ``out`` [T, Hq, D] for those query heads only; other heads of ``out`` are left alone.
+        """
+        ...
+
+    def copy_blocks(self, tensors: tuple[Tensor, ...], sources: Tensor, targets: Tensor) -> None:
+        """Copy blocks ``sources[i]`` -> ``targets[i]`` (int64 [C]) in each [num_blocks, ...] tensor, in place."""
+        ...

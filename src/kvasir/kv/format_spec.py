@@ -1,0 +1,57 @@
+"""What one block of one KV head costs in each number format: the tensors, their shapes, their bytes.
+
+This is the description only (no torch); ``formats/`` allocates and fills exactly these tensors.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+
+class KVDtype(Enum):
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "uint8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of a block of one head: ``shape`` is the tile, ``dtype`` a torch dtype's name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+TileRule = Callable[[int, int], tuple[TensorSpec, ...]]
+"""(head_dim, block_size) -> the tensors of one block of one head."""
+
+
+def _dense(name: str, dtype: str, *, tokens_last: bool) -> TileRule:
+    def rule(head_dim: int, block_size: int) -> tuple[TensorSpec, ...]:
+        shape = (head_dim, block_size) if tokens_last else (block_size, head_dim)
+        return (TensorSpec(name, dtype, shape),)
+
+    return rule
+
+
+# K tiles are [head_dim, block_size] so that tokens are vector lanes in q.K; V tiles are [block_size, head_dim] so that
+# channels are lanes in P.V.
+K_TILES: dict[KVDtype, TileRule] = {
+    KVDtype.FP32: _dense("k", "float32", tokens_last=True),
+    KVDtype.BF16: _dense("k", "bfloat16", tokens_last=True),
+    KVDtype.FP16: _dense("k", "float16", tokens_last=True),
+}
+V_TILES: dict[KVDtype, TileRule] = {
+    KVDtype.FP32: _dense("v", "float32", tokens_last=False),
+    KVDtype.BF16: _dense("v", "bfloat16", tokens_last=False),
+    KVDtype.FP16: _dense("v", "float16", tokens_last=False),
+}

@@ -1,0 +1,1 @@
+"""Who runs in the next step: queue, budget, admission, preemption.  Hands out tokens, never touches tensors."""
