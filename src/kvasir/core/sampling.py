@@ -52,9 +52,7 @@ class SamplingParams:
         if self.top_p <= 0:
             raise BadRequestError(f"top_p must be above 0 and at most 1, got {self.top_p}.", param="top_p")
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise BadRequestError(
-                f"max_tokens must be at least 1, got {self.max_tokens}.", param="max_tokens"
-            )
+            raise BadRequestError(f"max_tokens must be at least 1, got {self.max_tokens}.", param="max_tokens")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise BadRequestError(
                 f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}.", param="min_tokens"
@@ -70,9 +68,7 @@ class SamplingParams:
     def _check_ids(self) -> None:
         for token_id, bias in self.logit_bias:
             if token_id < 0:
-                raise BadRequestError(
-                    f"logit_bias names token id {token_id}, which is negative.", param="logit_bias"
-                )
+                raise BadRequestError(f"logit_bias names token id {token_id}, which is negative.", param="logit_bias")
             if not -100.0 <= bias <= 100.0:
                 raise BadRequestError(
                     f"logit_bias of token id {token_id} must be between -100 and 100, got {bias}.",
@@ -80,9 +76,7 @@ class SamplingParams:
                 )
         for token_id in self.stop_token_ids:
             if token_id < 0:
-                raise BadRequestError(
-                    f"stop_token_ids names {token_id}, which is negative.", param="stop_token_ids"
-                )
+                raise BadRequestError(f"stop_token_ids names {token_id}, which is negative.", param="stop_token_ids")
 
     @property
     def is_greedy(self) -> bool:

@@ -32,9 +32,7 @@ class MemoryConfig:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.memory_utilization <= 1.0:
-            raise ConfigError(
-                f"--memory-utilization must be above 0 and at most 1, got {self.memory_utilization}."
-            )
+            raise ConfigError(f"--memory-utilization must be above 0 and at most 1, got {self.memory_utilization}.")
         if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes <= 0:
             raise ConfigError(f"--kv-cache-memory must be above 0 bytes, got {self.kv_cache_memory_bytes}.")
 

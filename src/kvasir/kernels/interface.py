@@ -108,9 +108,7 @@ class Kernels(Protocol):
         """RMSNorm of ``x`` [T, H], then ``style``.  ``x`` is not changed."""
         ...
 
-    def add_norm_rows(
-        self, residual: Tensor, product: Product, weight: Tensor, eps: float, style: RowStyle
-    ) -> Rows:
+    def add_norm_rows(self, residual: Tensor, product: Product, weight: Tensor, eps: float, style: RowStyle) -> Rows:
         """``residual`` [T, H] += product (in place), then ``norm_rows`` of it."""
         ...
 

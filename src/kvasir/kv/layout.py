@@ -46,14 +46,10 @@ class KVLayout:
                         raise ValueError(f"layer {layer} kv head {head} is in two groups")
                     seen.add((layer, head))
         if len(seen) != self.num_layers * self.num_kv_heads:
-            raise ValueError(
-                f"{len(seen)} of {self.num_layers * self.num_kv_heads} (layer, kv_head) pairs are covered"
-            )
+            raise ValueError(f"{len(seen)} of {self.num_layers * self.num_kv_heads} (layer, kv_head) pairs are covered")
 
     @classmethod
-    def from_geometry(
-        cls, geometry: KVGeometry, *, block_size: int, k_dtype: KVDtype, v_dtype: KVDtype
-    ) -> Self:
+    def from_geometry(cls, geometry: KVGeometry, *, block_size: int, k_dtype: KVDtype, v_dtype: KVDtype) -> Self:
         """One group per distinct retention rule: FULL layers together, SLIDING layers by window."""
         if block_size not in BLOCK_SIZES:
             raise ConfigError(
@@ -67,9 +63,7 @@ class KVLayout:
             KVSpec(
                 block_size=block_size,
                 head_dim=geometry.head_dim,
-                heads_by_layer=tuple(
-                    heads if layer in layers else () for layer in range(geometry.num_layers)
-                ),
+                heads_by_layer=tuple(heads if layer in layers else () for layer in range(geometry.num_layers)),
                 k_dtype=k_dtype,
                 v_dtype=v_dtype,
                 retention=retention,
