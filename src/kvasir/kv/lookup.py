@@ -1,0 +1,61 @@
+"""The longest cached prefix that is valid in every group at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvasir.kv.block import Block
+from kvasir.kv.prefix_index import PrefixEntry, PrefixIndex
+from kvasir.kv.retention import RetentionKind
+from kvasir.kv.spec import KVSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """``num_tokens`` (whole blocks) need not be computed; ``blocks[g][i]`` is group g's block i, None where no query
+    from ``num_tokens`` on can see it.  Holds no references: valid until the pool changes."""
+
+    num_tokens: int
+    blocks: tuple[tuple[Block | None, ...], ...]
+
+
+def find_prefix(
+    index: PrefixIndex, groups: Sequence[KVSpec], keys: Sequence[bytes], token_ids: Sequence[int]
+) -> PrefixHit:
+    """Longest p = n * block_size such that FULL groups hold [0, p) and SLIDING groups the window before p.
+
+    ``keys`` are those of the whole blocks that may be reused.  A sliding group may lack old blocks, so the search runs
+    on over holes there and keeps, per group, the length of the run of present blocks that ends here:
+
+        block:      0   1   2   3   4          window of 2 blocks
+        present:    -   x   x   x   -    ->    p = 4 blocks is a hit for this group, p = 5 and p = 1 are not
+    """
+    block_size = groups[0].block_size
+    full_ids = [g for g, spec in enumerate(groups) if spec.retention.kind is RetentionKind.FULL]
+    entries: list[PrefixEntry | None] = []
+    run_lengths = [0] * len(groups)
+    best = 0
+    for i, key in enumerate(keys):
+        entry = index.find(key, token_ids[i * block_size : (i + 1) * block_size])
+        if full_ids and (entry is None or any(entry.blocks[g] is None for g in full_ids)):
+            break
+        entries.append(entry)
+        for g in range(len(groups)):
+            is_present = entry is not None and entry.blocks[g] is not None
+            run_lengths[g] = run_lengths[g] + 1 if is_present else 0
+        boundary = (i + 1) * block_size
+        if all(run_lengths[g] >= i + 1 - _num_dead(spec, boundary) for g, spec in enumerate(groups)):
+            best = i + 1
+    return PrefixHit(
+        best * block_size, tuple(_blocks_of(entries[:best], g, spec, best) for g, spec in enumerate(groups))
+    )
+
+
+def _num_dead(spec: KVSpec, position: int) -> int:
+    return spec.retention.num_dead_blocks(position, spec.block_size)
+
+
+def _blocks_of(
+    entries: Sequence[PrefixEntry | None], group_id: int, spec: KVSpec, num_blocks: int
+) -> tuple[Block | None, ...]:
+    num_dead = _num_dead(spec, num_blocks * spec.block_size)
+    return tuple(None if i < num_dead or entry is None else entry.blocks[group_id] for i, entry in enumerate(entries))
