@@ -7,11 +7,12 @@ Exactness: on the ``cpu`` implementation the result for a token is bit-identical
 and block ids are; every sum has an order fixed by positions alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
+from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.retention import Retention
 
 
@@ -31,7 +32,8 @@ class RowStyle:
 class Rows:
     """Input of a linear layer: ``data`` [T, K] int8 with ``scale`` [T] fp32 (value = code * scale), or fp32 with None.
 
-    A row that is all zeros has scale 0 and codes 0.  scale = max|x| / 127, code = round-half-even(x / scale).
+    scale = max|x| / 127, code = round-half-even(x * (127 / max|x|)), every operation in fp32.  A row whose max|x| is
+    below 2^-116 (its inverse would overflow) counts as all zeros: scale 0 and codes 0.
     A row with a non-finite value has scale NaN (so that it stays visible as NaN, in that row alone).
     """
 
@@ -57,12 +59,18 @@ class Product:
 class LayerKV:
     """The store of one (group, layer): the group's tensors of this layer, in ``KVSpec.tile_tensors`` order.
 
-    ``heads`` int32 [h]: the model's KV head numbers, in store order.  Each tensor is [num_blocks, h, *tile].
+    ``heads`` int32 [h]: the model's KV head numbers, in store order, out of ``num_kv_heads`` of the whole model.
+    Each tensor is [num_blocks, h, *tile].  Never changed after it is made: ``prepared`` is where an implementation
+    keeps its own view of the tensors.
     """
 
     heads: Tensor
+    num_kv_heads: int
     k: tuple[Tensor, ...]
     v: tuple[Tensor, ...]
+    k_dtype: KVDtype
+    v_dtype: KVDtype
+    prepared: object = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -73,6 +81,9 @@ class AttentionPlan:
     first_position int32 [R]: position of the row's first token in its sequence
     block_table   int32 [R, max_blocks]: entries of blocks nobody sees are -1 and are never read
     slots         int64 [T]: where token t is written: block_id * B + offset
+
+    A token is written before any query attends.  Never changed after its first use: ``prepared`` is where an
+    implementation keeps the work list it derives once for all layers.
     """
 
     query_start: Tensor
@@ -81,6 +92,7 @@ class AttentionPlan:
     slots: Tensor
     block_size: int
     retention: Retention
+    prepared: object = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,5 +161,8 @@ class Kernels(Protocol):
         ...
 
     def copy_blocks(self, tensors: tuple[Tensor, ...], sources: Tensor, targets: Tensor) -> None:
-        """Copy blocks ``sources[i]`` -> ``targets[i]`` (int64 [C]) in each [num_blocks, ...] tensor, in place."""
+        """Copy blocks ``sources[i]`` -> ``targets[i]`` (int64 [C]) in each [num_blocks, ...] tensor, in place.
+
+        No target is named twice, and no target is also a source.
+        """
         ...

@@ -1,0 +1,13 @@
+"""Which ``KVFormat`` serves each ``KVDtype``."""
+
+from kvasir.formats.contract import KVFormat
+from kvasir.formats.dense import DenseFormat
+from kvasir.kv.format_spec import KVDtype
+
+_DENSE = DenseFormat()
+
+FORMATS: dict[KVDtype, KVFormat] = {
+    KVDtype.FP32: _DENSE,
+    KVDtype.BF16: _DENSE,
+    KVDtype.FP16: _DENSE,
+}

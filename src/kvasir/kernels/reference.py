@@ -1,0 +1,136 @@
+"""The kernels in plain torch, slow and obvious: the oracle of every other implementation, and the fallback."""
+
+import torch
+from torch import Tensor
+
+from kvasir.formats.registry import FORMATS
+from kvasir.kernels.interface import AttentionPlan, HeadNorms, HeadShape, LayerKV, Product, Rows, RowStyle
+from kvasir.kernels.rotation import hadamard
+
+SMALLEST_ROW = 2.0**-116
+"""A row whose largest magnitude is below this is quantised as zeros: 127 / max would overflow."""
+
+_QUERIES_AT_ONCE = 256
+
+
+class ReferenceKernels:
+    """Sums, norms, rotations and attention run in fp64 and are rounded to fp32 once, at the end of each call.
+
+    torch may order a sum by the shape of the whole tensor; in fp64 that moves results by 1e-16, which the final
+    rounding hides.  Elementwise steps the contract spells out in fp32 (scales, bias, quantise) run in fp32.
+    """
+
+    name = "reference"
+
+    def norm_rows(self, x: Tensor, weight: Tensor, eps: float, style: RowStyle) -> Rows:
+        return _styled(_rms_norm(x.double(), weight, eps), style)
+
+    def add_norm_rows(self, residual: Tensor, product: Product, weight: Tensor, eps: float, style: RowStyle) -> Rows:
+        self.add_product(residual, product)
+        return self.norm_rows(residual, weight, eps, style)
+
+    def add_product(self, residual: Tensor, product: Product) -> None:
+        residual += _values(product)
+
+    def rotate_rows(self, x: Tensor, style: RowStyle) -> Rows:
+        return _styled(x.double(), style)
+
+    def swiglu_rows(self, product: Product, style: RowStyle) -> Rows:
+        gate, up = _values(product).double().chunk(2, dim=-1)
+        return _styled(torch.nn.functional.silu(gate) * up, style)
+
+    def qkv_write(
+        self,
+        product: Product,
+        shape: HeadShape,
+        norms: HeadNorms | None,
+        rope: tuple[Tensor, Tensor],
+        targets: list[tuple[LayerKV, AttentionPlan]],
+    ) -> Tensor:
+        heads = _values(product).double().unflatten(-1, (-1, shape.head_dim))
+        q, k, v = heads.split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)
+        if norms is not None:
+            q = _rms_norm(q, norms.q, norms.eps)
+            k = _rms_norm(k, norms.k, norms.eps)
+        q, k = _rotate_half(q, rope).float(), _rotate_half(k, rope).float()
+        for kv, plan in targets:
+            FORMATS[kv.k_dtype].encode_k(kv.k, plan.slots, k[:, kv.heads.long()])
+            FORMATS[kv.v_dtype].encode_v(kv.v, plan.slots, v[:, kv.heads.long()].float())
+        return q
+
+    def attend(self, q: Tensor, kv: LayerKV, plan: AttentionPlan, scale: float, out: Tensor) -> None:
+        for row, position in enumerate(plan.first_position.tolist()):
+            start, end = plan.query_start[row].item(), plan.query_start[row + 1].item()
+            for chunk in range(int(start), int(end), _QUERIES_AT_ONCE):
+                stop = min(int(end), chunk + _QUERIES_AT_ONCE)
+                first = position + chunk - int(start)
+                _attend_row(q[chunk:stop], kv, plan, plan.block_table[row], first, scale, out[chunk:stop])
+
+    def copy_blocks(self, tensors: tuple[Tensor, ...], sources: Tensor, targets: Tensor) -> None:
+        for tensor in tensors:
+            tensor[targets] = tensor[sources]
+
+
+def _values(product: Product) -> Tensor:
+    values = product.data.float()
+    if product.row_scale is not None and product.col_scale is not None:
+        values = values * product.row_scale[:, None] * product.col_scale
+    return values if product.bias is None else values + product.bias
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps) * weight.double()
+
+
+def _rotate_half(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = (table.double().unsqueeze(1) for table in rope)
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+
+
+def _styled(x: Tensor, style: RowStyle) -> Rows:
+    if style.rotation:
+        x = (x.unflatten(-1, (-1, style.rotation)) @ hadamard(style.rotation)).flatten(-2)
+    rows = x.float()
+    return _quantised(rows) if style.is_quantised else Rows(rows)
+
+
+def _quantised(rows: Tensor) -> Rows:
+    largest = rows.abs().amax(dim=-1, keepdim=True)
+    is_zero = largest < SMALLEST_ROW
+    is_finite = largest.isfinite()
+    codes = torch.round(rows * (127.0 / largest)).masked_fill(is_zero | ~is_finite, 0.0)
+    scale = (largest / 127.0).masked_fill(is_zero, 0.0).masked_fill(~is_finite, float("nan"))
+    return Rows(codes.to(torch.int8), scale.squeeze(-1))
+
+
+def _attend_row(
+    q: Tensor, kv: LayerKV, plan: AttentionPlan, table: Tensor, first_position: int, scale: float, out: Tensor
+) -> None:
+    """Queries ``q`` [n, Hq, D] of one sequence at positions ``first_position`` and on."""
+    size = plan.block_size
+    end = first_position + len(q)
+    oldest = plan.retention.first_visible(first_position)
+    blocks = table[oldest // size : -(-end // size)].long()
+    offset = oldest // size * size
+    k = FORMATS[kv.k_dtype].decode_k(kv.k, blocks)[:, oldest - offset : end - offset].double()
+    v = FORMATS[kv.v_dtype].decode_v(kv.v, blocks)[:, oldest - offset : end - offset].double()
+
+    positions = torch.arange(oldest, end)
+    queries = torch.arange(first_position, end)
+    lowest = torch.tensor([plan.retention.first_visible(int(i)) for i in queries])
+    is_seen = (positions <= queries[:, None]) & (positions >= lowest[:, None])
+
+    per_kv_head = q.shape[1] // kv.num_kv_heads
+    for index, kv_head in enumerate(kv.heads.tolist()):
+        for head in range(kv_head * per_kv_head, (kv_head + 1) * per_kv_head):
+            scores = (q[:, head].double() @ k[index].T * scale).masked_fill(~is_seen, float("-inf"))
+            out[:, head] = _weighted_sum(torch.softmax(scores, dim=-1), v[index], is_seen).to(out.dtype)
+
+
+def _weighted_sum(weights: Tensor, v: Tensor, is_seen: Tensor) -> Tensor:
+    if v.isfinite().all():
+        return weights @ v
+    # 0 * NaN is NaN: a value that a query does not see must be left out, not weighted by zero.
+    rows = [weight[seen] @ v[seen] for weight, seen in zip(weights, is_seen, strict=True)]
+    return torch.stack(rows)

@@ -1,0 +1,29 @@
+"""Which implementation runs the kernels, and how many threads it may use."""
+
+import torch
+
+from kvasir.core.errors import ConfigError
+from kvasir.engine.config import KernelChoice
+from kvasir.kernels.interface import Kernels
+from kvasir.kernels.reference import ReferenceKernels
+
+
+def make_kernels(choice: KernelChoice, threads: int) -> Kernels:
+    """The kernels of ``choice``; torch's own products are told to use the same ``threads``.
+
+    AUTO takes the compiled kernels and falls back to the reference where they were not built; CPU refuses instead.
+    """
+    if threads < 1:
+        raise ConfigError(f"the kernels need at least 1 thread, got {threads}.")
+    torch.set_num_threads(threads)
+    if choice is KernelChoice.REFERENCE:
+        return ReferenceKernels()
+    try:
+        from kvasir.kernels.cpu.kernels import CpuKernels
+    except ImportError as error:
+        if choice is KernelChoice.CPU:
+            raise ConfigError(
+                f"the compiled kernels are not built ({error}); run `pip install -e .` or use --kernels reference."
+            ) from error
+        return ReferenceKernels()
+    return CpuKernels(threads)
