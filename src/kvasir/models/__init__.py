@@ -1,0 +1,1 @@
+"""Model families: foreign configs and files in, one decoder and its weights out."""

@@ -1,0 +1,1 @@
+"""Between text and token ids: tokenizer, chat templates, incremental decoding, stop strings."""
