@@ -25,7 +25,7 @@ SOURCES := pyproject.toml $(wildcard CMakeLists.txt) \
 	$(shell find src/kvasir -type f \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name 'CMakeLists.txt' \) 2>/dev/null)
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help run demo test check bench claims clean setup
+.PHONY: help run demo test check bench claims readme clean setup
 
 help:
 	@sed -n '2,5p' Makefile | sed 's/^# \{0,3\}//'
@@ -47,6 +47,9 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@$(BIN)/python bench/run_all.py $(ARGS)
+
+readme: $(INSTALLED)
+	@$(BIN)/python bench/readme.py $(ARGS)
 
 claims: $(INSTALLED)
 	@$(BIN)/python bench/claims.py $(ARGS)

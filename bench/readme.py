@@ -1,0 +1,130 @@
+"""Writes README's generated blocks: the annotated tree from docstrings, the measured table from result files."""
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kvasir.claims.result_file import Better, Claim, read_results
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+
+# Rooms in reading order; a room that is missing here, or here and not there, is an error.
+ROOMS = (
+    "core kv scheduling formats kernels models text engine server workload claims cli".split()
+)  # fmt: skip
+TOP_LEVEL = {
+    "Makefile": "run, demo, test, check, bench, claims, readme: each does all its own set-up in .venv",
+    "pyproject.toml": "the package, its tools, and the import contracts",
+    "CMakeLists.txt": "builds the C++ kernels",
+    ".ci/run": "`make check`, then `make test`",
+}
+FOLDERS = {
+    "docs": "why things are as they are",
+    "bench": "measurements that anyone can repeat; results in bench/results",
+    "tests": "sorted by what they hold the house to",
+}
+TEST_FOLDERS = {
+    "law": "the house rules: imports, budgets, words, README, result files",
+    "unit": "one module at a time",
+    "properties": "state machines and bounds, attacked by Hypothesis",
+    "conformance": "one suite for every kernel and every format",
+    "oracle": "answers compared with Hugging Face transformers",
+    "server": "the HTTP surface, through the official client",
+    "cases": "faults seen in the wild, one test each",
+}
+
+
+def purpose(docstring: str | None) -> str:
+    """The first sentence of a docstring, without its full stop."""
+    paragraph = " ".join((docstring or "").split("\n\n")[0].split())
+    return re.split(r"(?<=\.)\s+(?=[A-Z`])", paragraph)[0].removesuffix(".")
+
+
+def module_purpose(path: Path) -> str:
+    return purpose(ast.get_docstring(ast.parse(path.read_text())))
+
+
+def annotated_tree() -> str:
+    """One line a room and a file, purposes aligned; what it says comes from the files themselves."""
+    lines: list[tuple[str, str]] = [(name, text) for name, text in TOP_LEVEL.items()]
+    lines.append(("docs/", FOLDERS["docs"]))
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        lines.append((f"  {path.name}", path.read_text().splitlines()[0].removeprefix("# ")))
+    package = ROOT / "src" / "kvasir"
+    found = sorted(path.parent.name for path in package.glob("*/__init__.py"))
+    if found != sorted(ROOMS):
+        raise SystemExit(f"rooms that exist: {found}; rooms named in {Path(__file__).name}: {sorted(ROOMS)}")
+    lines.append(("src/kvasir/", module_purpose(package / "__init__.py")))
+    for room in ROOMS:
+        lines += _room_lines(package / room, depth=1)
+    lines.append(("bench/", FOLDERS["bench"]))
+    lines += [(f"  {path.name}", module_purpose(path)) for path in sorted((ROOT / "bench").glob("*.py"))]
+    lines.append(("tests/", FOLDERS["tests"]))
+    lines += [(f"  {name}/", text) for name, text in TEST_FOLDERS.items()]
+    width = max(len(name) for name, _ in lines) + 2
+    return "```text\n" + "\n".join(f"{name:<{width}}{text}".rstrip() for name, text in lines) + "\n```"
+
+
+def _room_lines(folder: Path, depth: int) -> list[tuple[str, str]]:
+    indent = "  " * depth
+    lines = [(f"{indent}{folder.name}/", module_purpose(folder / "__init__.py"))]
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".py" and path.name != "__init__.py":
+            lines.append((f"{indent}  {path.name}", module_purpose(path)))
+        elif (path / "__init__.py").exists():
+            lines += _room_lines(path, depth + 1)
+    return lines
+
+
+def measured_table() -> str:
+    """Every claim of every committed result file, with the command that measures it again."""
+    rows = ["| what | measured | target | result file | made by |", "|---|---|---|---|---|"]
+    for result in read_results(ROOT / "bench" / "results"):
+        for claim in result.claims:
+            link = f"[{result.name}.json](bench/results/{result.name}.json)"
+            rows.append(f"| {claim.name} | {_shown(claim)} | {_target(claim)} | {link} | `{result.command}` |")
+    return "\n".join(rows) if len(rows) > 2 else "No result file has been committed yet."
+
+
+def _shown(claim: Claim) -> str:
+    missed = " (missed)" if claim.is_met is False else ""
+    return f"{claim.value:g} {claim.unit}{missed}"
+
+
+def _target(claim: Claim) -> str:
+    if claim.target is None:
+        return ""
+    return f"{'≤' if claim.better is Better.LOWER else '≥'} {claim.target:g} {claim.unit}"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"tree": annotated_tree, "measured": measured_table}
+
+
+def with_blocks(text: str) -> str:
+    """``text`` with everything between ``<!-- NAME -->`` and ``<!-- /NAME -->`` made anew."""
+    for name, make in BLOCKS.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        if not pattern.search(text):
+            raise SystemExit(f"README has no {name} block")
+        text = pattern.sub(lambda match, made=make(): f"{match[1]}{made}\n{match[2]}", text)
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail when README is out of date")
+    arguments = parser.parse_args()
+    text = README.read_text()
+    made = with_blocks(text)
+    if arguments.check:
+        return int(text != made)
+    README.write_text(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
