@@ -1,13 +1,13 @@
 """What the engine tells its clients: tokens as they come, then exactly one terminal event per request."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kvasir.core.sequence import FinishReason
 from kvasir.core.step import TokenLogprobs
 
 
-class TokensEvent(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensEvent:
     """New tokens of one sequence (``index`` within its request).  ``finish_reason`` is set on its last event.
 
     ``logprobs`` has one entry per token when the request asked for them, else it is empty.

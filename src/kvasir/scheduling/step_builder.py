@@ -1,0 +1,53 @@
+"""Collects what one step will do while the scheduler decides, and freezes it into a ``StepPlan``."""
+
+from kvasir.core.sequence import Sequence
+from kvasir.core.step import BlockCopy, SequenceStart, StepPlan, StepRow
+from kvasir.kv.manager import Reservation
+
+
+class StepBuilder:
+    """One per step.  ``ended`` are sequences the executor may forget; a sequence that comes back is started again."""
+
+    def __init__(self, step_id: int, ended: list[int]) -> None:
+        self._step_id = step_id
+        self._ended = ended
+        self._rows: dict[int, StepRow] = {}
+        self._starts: list[SequenceStart] = []
+        self._copies: list[BlockCopy] = []
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence.sequence_id in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def start(self, sequence: Sequence) -> None:
+        self._starts.append(
+            SequenceStart(
+                sequence_id=sequence.sequence_id,
+                token_ids=tuple(sequence.token_ids),
+                num_prompt_tokens=sequence.num_prompt_tokens,
+                sampling=sequence.request.sampling,
+                eos_token_ids=sequence.request.eos_token_ids,
+                index=sequence.index,
+            )
+        )
+
+    def add_row(
+        self, sequence: Sequence, num_tokens: int, reservation: Reservation, sample_for: tuple[int, ...]
+    ) -> None:
+        position = sequence.num_computed_tokens
+        sequence_id = sequence.sequence_id
+        tokens = tuple(sequence.token_ids[position : position + num_tokens])
+        self._rows[sequence_id] = StepRow(sequence_id, position, tokens, reservation.table_updates, sample_for)
+        if reservation.copies:
+            self._copies.extend(reservation.copies)
+
+    def build(self) -> StepPlan:
+        return StepPlan(
+            step_id=self._step_id,
+            rows=tuple(self._rows.values()),
+            starts=tuple(self._starts),
+            ended=tuple(self._ended),
+            copies=tuple(self._copies),
+        )
