@@ -14,8 +14,9 @@ README = ROOT / "README.md"
 
 # Rooms in reading order; a room that is missing here, or here and not there, is an error.
 ROOMS = (
-    "core kv scheduling formats kernels models text engine server workload claims cli".split()
-)  # fmt: skip
+    *("core", "kv", "scheduling", "formats", "kernels", "models", "text"),
+    *("engine", "server", "workload", "claims", "cli"),
+)
 TOP_LEVEL = {
     "Makefile": "run, demo, test, check, bench, claims, readme: each does all its own set-up in .venv",
     "pyproject.toml": "the package, its tools, and the import contracts",
@@ -50,7 +51,7 @@ def module_purpose(path: Path) -> str:
 
 def annotated_tree() -> str:
     """One line a room and a file, purposes aligned; what it says comes from the files themselves."""
-    lines: list[tuple[str, str]] = [(name, text) for name, text in TOP_LEVEL.items()]
+    lines: list[tuple[str, str]] = list(TOP_LEVEL.items())
     lines.append(("docs/", FOLDERS["docs"]))
     for path in sorted((ROOT / "docs").glob("*.md")):
         lines.append((f"  {path.name}", path.read_text().splitlines()[0].removeprefix("# ")))

@@ -1,1 +1,1 @@
-"""The evidence behind every figure: what machine it is, how fast it could be, and result files anyone can make again."""
+"""The evidence behind every figure: the machine's card, its measured ceilings, and result files with their commands."""

@@ -110,7 +110,7 @@ class ResultWriter:
 
 
 def read_result(path: Path) -> ResultFile:
-    """Raises ``ResultFileError`` when the file is not a result file, or when a stored ``met`` contradicts its figures."""
+    """Raises ``ResultFileError`` when it is not a result file, or when a stored ``met`` contradicts its figures."""
     try:
         data = json.loads(path.read_text())
         claims = tuple(Claim.from_json(entry) for entry in data["claims"])

@@ -13,7 +13,7 @@ _NOTED_WAIT_S = 1.0
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Yields a ``Progress`` that draws on stderr while the block runs: bars on a terminal, else a line per long stage."""
+    """Yields a ``Progress`` that draws on stderr meanwhile: bars on a terminal, else a line for each long stage."""
     if sys.stderr.isatty():
         with _terminal_bars() as progress:
             yield progress

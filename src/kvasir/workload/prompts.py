@@ -4,24 +4,69 @@ import random
 from collections.abc import Callable
 
 _SUBJECTS = (
-    "the old bridge|a small harbour|our neighbour|the night train|every winter garden|a patient teacher|the north wind|"
-    "this narrow street|the baker's daughter|a quiet library|the last ferry|an honest map|the wooden clock|"
-    "a young carpenter|the mountain village|that long letter"
-).split("|")
+    "the old bridge",
+    "a small harbour",
+    "our neighbour",
+    "the night train",
+    "every winter garden",
+    "a patient teacher",
+    "the north wind",
+    "this narrow street",
+    "the baker's daughter",
+    "a quiet library",
+    "the last ferry",
+    "an honest map",
+    "the wooden clock",
+    "a young carpenter",
+    "the mountain village",
+    "that long letter",
+)
 _VERBS = (
-    "remembers|carries|follows|repairs|keeps|finds|describes|crosses|paints|counts|questions|protects|"
-    "measures|opens|answers|returns"
-).split("|")
+    "remembers",
+    "carries",
+    "follows",
+    "repairs",
+    "keeps",
+    "finds",
+    "describes",
+    "crosses",
+    "paints",
+    "counts",
+    "questions",
+    "protects",
+    "measures",
+    "opens",
+    "answers",
+    "returns",
+)
 _OBJECTS = (
-    "the colour of the river|a promise made in spring|every stone of the wall|the price of fresh bread|"
-    "a song about the sea|the names of the islands|three ways home|the weight of the rain|"
-    "an unfinished drawing|the shape of the coast|a box of dry seeds|the light in the window|"
-    "some very good advice|the rules of the game|a road without signs|the first day of school"
-).split("|")
+    "the colour of the river",
+    "a promise made in spring",
+    "every stone of the wall",
+    "the price of fresh bread",
+    "a song about the sea",
+    "the names of the islands",
+    "three ways home",
+    "the weight of the rain",
+    "an unfinished drawing",
+    "the shape of the coast",
+    "a box of dry seeds",
+    "the light in the window",
+    "some very good advice",
+    "the rules of the game",
+    "a road without signs",
+    "the first day of school",
+)
 _ENDINGS = (
-    "before the market closes|because nobody else will|when the tide is low|after many years|without any hurry|"
-    "as if it were simple|until the lamps go out|in spite of the weather"
-).split("|")
+    "before the market closes",
+    "because nobody else will",
+    "when the tide is low",
+    "after many years",
+    "without any hurry",
+    "as if it were simple",
+    "until the lamps go out",
+    "in spite of the weather",
+)
 
 
 def make_text(num_sentences: int, seed: int) -> str:
