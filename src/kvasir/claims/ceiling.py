@@ -57,3 +57,12 @@ def _best_s(work: Callable[[], object]) -> float:
         work()
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def probe_ceiling_apart() -> Ceiling:
+    """The same in a process of its own, so that the probe's memory is not part of this process's peak."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(probe_ceiling).result()
