@@ -1,6 +1,7 @@
-"""Makes the modelled executor importable from the property tests."""
+"""Makes the small helpers beside the unit and property tests importable."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+for folder in ("unit", "properties"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
