@@ -1,0 +1,128 @@
+"""Puts an engine together: model folder -> weights -> memory plan -> store -> runner."""
+
+import os
+from dataclasses import dataclass, replace
+
+from kvasir.core.errors import ConfigError
+from kvasir.core.executor import Executor
+from kvasir.core.progress import Progress
+from kvasir.engine.config import CacheConfig, EngineConfig
+from kvasir.engine.memory import MemoryNeeds, MemoryPlan, available_memory, plan_memory, working_memory_bytes
+from kvasir.kv.allocation import AllocationKind
+from kvasir.kv.format_spec import KVDtype
+from kvasir.kv.layout import KVLayout
+from kvasir.kv.manager import KVManager, KVManagerConfig
+from kvasir.models.config import ModelConfig, load_config
+from kvasir.models.resolve import ModelFolder, resolve_model
+
+AUTO_KV_DTYPE = KVDtype.BF16
+"""What ``--kv-cache-dtype auto`` means: 16 bits, and the range of fp32, so that no model can overflow it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineParts:
+    """Everything ``Engine`` holds.  ``config`` is the effective one: no field of it is left to 'auto'."""
+
+    config: EngineConfig
+    folder: ModelFolder
+    model_config: ModelConfig
+    model_digest: str
+    manager: KVManager
+    memory: MemoryPlan
+    executor: Executor
+    kernels_name: str
+    weights_bytes: int
+
+
+def assemble(config: EngineConfig, progress: Progress) -> EngineParts:
+    """Load the model and allocate the pool.  Raises ``ConfigError`` or ``ModelError``."""
+    _check_allocation(config.cache)
+    folder = resolve_model(config.model, progress)
+    model_config = load_config(folder.path)
+    max_model_len = _effective_max_model_len(config, model_config)
+    cache = replace(config.cache, kv_cache_dtype=config.cache.kv_cache_dtype or AUTO_KV_DTYPE)
+    threads = config.threads or usable_cores()
+    config = replace(config, max_model_len=max_model_len, cache=cache, threads=threads)
+
+    # torch is imported below this line only, after everything that can be refused without it.
+    from kvasir.engine.runner import ModelRunner
+    from kvasir.formats.store import KVStore
+    from kvasir.kernels.select import make_kernels
+    from kvasir.models.decoder import Decoder
+    from kvasir.models.digest import model_digest
+    from kvasir.models.weights import load_weights
+
+    kernels = make_kernels(config.kernels, threads)
+    limits = available_memory()
+    weights = load_weights(folder.path, model_config, config.weight_dtype, progress)
+    layout = make_layout(model_config, cache)
+    needs = MemoryNeeds(
+        layout=layout,
+        max_model_len=max_model_len,
+        weights_bytes=weights.num_bytes,
+        working_bytes=working_memory_bytes(model_config, config.scheduler),
+    )
+    memory = plan_memory(limits, needs, cache, config.scheduler)
+    store = KVStore(layout, memory.num_blocks)
+    digest = model_digest(folder.path)
+    decoder = Decoder(model_config, weights, kernels, max_model_len)
+    return EngineParts(
+        config=config,
+        folder=folder,
+        model_config=model_config,
+        model_digest=digest,
+        manager=make_manager(config, layout, memory, f"{digest}:{config.weight_dtype.value}"),
+        memory=memory,
+        executor=ModelRunner(decoder, store, config),
+        kernels_name=kernels.name,
+        weights_bytes=weights.num_bytes,
+    )
+
+
+def make_layout(model_config: ModelConfig, cache: CacheConfig) -> KVLayout:
+    dtype = cache.kv_cache_dtype or AUTO_KV_DTYPE
+    return KVLayout.from_geometry(model_config.geometry, block_size=cache.block_size, k_dtype=dtype, v_dtype=dtype)
+
+
+def make_manager(config: EngineConfig, layout: KVLayout, memory: MemoryPlan, model_digest: str) -> KVManager:
+    """``model_digest`` must tell apart everything that changes what is in a block besides the layout."""
+    assert config.max_model_len is not None
+    return KVManager(
+        KVManagerConfig(
+            layout=layout,
+            num_blocks=memory.num_blocks,
+            max_model_len=config.max_model_len,
+            max_chunk_tokens=config.scheduler.max_num_batched_tokens,
+            model_digest=model_digest,
+            enable_prefix_caching=config.cache.enable_prefix_caching,
+            allocation=config.cache.allocation,
+        )
+    )
+
+
+def usable_cores() -> int:
+    """Cores this process may run on, which a container may have cut down."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _check_allocation(cache: CacheConfig) -> None:
+    """Refuse before the model is loaded what the manager would refuse after."""
+    if cache.allocation is AllocationKind.CONTIGUOUS and cache.enable_prefix_caching:
+        raise ConfigError(
+            "--kv-allocation contiguous cannot share blocks, so it does not work with --enable-prefix-caching; "
+            "add --no-enable-prefix-caching."
+        )
+
+
+def _effective_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+    most = model_config.max_position_embeddings
+    asked = config.max_model_len
+    if asked is None:
+        return most
+    if asked < 1:
+        raise ConfigError(f"--max-model-len must be at least 1, got {asked}.")
+    if asked > most:
+        raise ConfigError(f"--max-model-len {asked} is more than the model's own context of {most} tokens.")
+    return asked
