@@ -1,0 +1,237 @@
+// The Python face of the kernels.  Tensors arrive as addresses: kernels/cpu/kernels.py has checked them, and passing
+// numbers costs a tenth of passing tensors.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "dispatch.h"
+#include "pool.h"
+#include "work_list.h"
+
+namespace nb = nanobind;
+
+namespace kvasir {
+namespace {
+
+template <class T>
+T* at(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// (data, row_scale, col_scale, bias, width); 0 for what is not there.
+ProductView product_of(const nb::tuple& p) {
+  return {at<const void>(nb::cast<uintptr_t>(p[0])), at<const float>(nb::cast<uintptr_t>(p[1])),
+          at<const float>(nb::cast<uintptr_t>(p[2])), at<const float>(nb::cast<uintptr_t>(p[3])),
+          nb::cast<int64_t>(p[4])};
+}
+
+// (data, scale, rotation); scale 0: dense.
+StyleView style_of(const nb::tuple& s) {
+  const uintptr_t data = nb::cast<uintptr_t>(s[0]), scale = nb::cast<uintptr_t>(s[1]);
+  return {scale ? nullptr : at<float>(data), scale ? at<int8_t>(data) : nullptr, at<float>(scale),
+          nb::cast<int64_t>(s[2])};
+}
+
+// The store of one (group, layer).
+struct LayerView {
+  uintptr_t k, v;
+  int32_t k_dtype, v_dtype;
+  std::vector<int32_t> heads;
+  int64_t block_size, head_dim, num_blocks;
+};
+
+void check_ids(const int64_t* ids, int64_t count, int64_t limit, const char* what) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (ids[i] < 0 || ids[i] >= limit) {
+      throw std::invalid_argument(std::string(what) + " " + std::to_string(ids[i]) + " is outside the store, which has " +
+                                  std::to_string(limit) + ".");
+    }
+  }
+}
+
+struct CopyArgs {
+  const uintptr_t* tensors;
+  const int64_t* block_bytes;
+  const int64_t *sources, *targets;
+  int64_t count;
+};
+
+void copy_tensors(const CopyArgs& copy, int64_t begin, int64_t end, Scratch&) {
+  for (int64_t n = begin; n < end; ++n) {
+    char* base = at<char>(copy.tensors[n]);
+    const size_t size = size_t(copy.block_bytes[n]);
+    for (int64_t i = 0; i < copy.count; ++i) memcpy(base + copy.targets[i] * size, base + copy.sources[i] * size, size);
+  }
+}
+
+class Context {
+ public:
+  Context(int threads, const std::string& isa, bool own_threads)
+      : table_(choose_kernels(isa)), pool_(threads, own_threads) {}
+
+  const char* isa() const { return table_->name; }
+  bool has_openmp() const { return pool_.has_openmp(); }
+
+  void norm_rows(uintptr_t x, int64_t rows, int64_t width, uintptr_t weight, float eps, const nb::tuple& style) {
+    const NormArgs args{at<float>(x), {}, at<const float>(weight), eps, width, style_of(style)};
+    run(rows, rows * width, args, table_->norm_rows);
+  }
+
+  void add_norm_rows(uintptr_t x, int64_t rows, const nb::tuple& product, uintptr_t weight, float eps,
+                     const nb::tuple& style) {
+    const ProductView view = product_of(product);
+    const NormArgs args{at<float>(x), view, at<const float>(weight), eps, view.width, style_of(style)};
+    run(rows, rows * view.width, args, table_->add_norm_rows);
+  }
+
+  void add_product(uintptr_t x, int64_t rows, const nb::tuple& product) {
+    const ProductView view = product_of(product);
+    const NormArgs args{at<float>(x), view, nullptr, 0.0f, view.width, {}};
+    run(rows, rows * view.width, args, table_->add_product);
+  }
+
+  void rotate_rows(uintptr_t x, int64_t rows, int64_t width, const nb::tuple& style) {
+    const RowsArgs args{at<const float>(x), {}, width, style_of(style)};
+    run(rows, rows * width, args, table_->rotate_rows);
+  }
+
+  void swiglu_rows(int64_t rows, const nb::tuple& product, const nb::tuple& style) {
+    const ProductView view = product_of(product);
+    const RowsArgs args{nullptr, view, view.width / 2, style_of(style)};
+    run(rows, rows * view.width, args, table_->swiglu_rows);
+  }
+
+  // targets: [(LayerView, address of slots)].
+  void qkv_write(const nb::tuple& product, int64_t rows, int64_t num_heads, int64_t num_kv_heads,
+                 const nb::tuple& norms, uintptr_t cos, uintptr_t sin, uintptr_t q, const nb::list& targets) {
+    QkvArgs args{};
+    args.product = product_of(product);
+    args.num_heads = num_heads;
+    args.num_kv_heads = num_kv_heads;
+    args.head_dim = args.product.width / (num_heads + 2 * num_kv_heads);
+    args.q_norm = at<const float>(nb::cast<uintptr_t>(norms[0]));
+    args.k_norm = at<const float>(nb::cast<uintptr_t>(norms[1]));
+    args.eps = nb::cast<float>(norms[2]);
+    args.cos = at<const float>(cos);
+    args.sin = at<const float>(sin);
+    args.q = at<float>(q);
+    std::vector<KVTarget> views;
+    for (const nb::handle& item : targets) {
+      const nb::tuple pair = nb::cast<nb::tuple>(item);
+      const LayerView& layer = *nb::cast<const LayerView*>(pair[0]);
+      const int64_t* slots = at<const int64_t>(nb::cast<uintptr_t>(pair[1]));
+      check_ids(slots, rows, layer.num_blocks * layer.block_size, "slot");
+      views.push_back({at<void>(layer.k), at<void>(layer.v), Dtype(layer.k_dtype), Dtype(layer.v_dtype),
+                       layer.heads.data(), int64_t(layer.heads.size()), layer.block_size, slots});
+    }
+    args.targets = views.data();
+    args.num_targets = int64_t(views.size());
+    run(rows, rows * args.product.width, args, table_->qkv_write);
+  }
+
+  void attend(WorkList& work, const LayerView& layer, uintptr_t q, uintptr_t out, int64_t num_heads, float scale) {
+    const int64_t num_store_heads = int64_t(layer.heads.size());
+    AttendArgs args{};
+    args.q = at<const float>(q);
+    args.out = at<float>(out);
+    args.k = at<const void>(layer.k);
+    args.v = at<const void>(layer.v);
+    args.k_dtype = Dtype(layer.k_dtype);
+    args.v_dtype = Dtype(layer.v_dtype);
+    args.heads = layer.heads.data();
+    args.num_store_heads = num_store_heads;
+    args.num_heads = num_heads;
+    args.head_dim = layer.head_dim;
+    args.scale = scale;
+    work.prepare(args, num_store_heads, layer.head_dim);
+    const int64_t cost = work.cost() * work.shape().group * num_store_heads * layer.head_dim / 8;
+    run_pieces(work.num_units() * num_store_heads, 1, cost, args, table_->attend);
+  }
+
+  // Copies blocks sources[i] -> targets[i] of every tensor: [(address, bytes of a block)].
+  void copy_blocks(const std::vector<uintptr_t>& tensors, const std::vector<int64_t>& block_bytes, uintptr_t sources,
+                   uintptr_t targets, int64_t count, int64_t num_blocks) {
+    const int64_t *from = at<const int64_t>(sources), *to = at<const int64_t>(targets);
+    check_ids(from, count, num_blocks, "source block");
+    check_ids(to, count, num_blocks, "target block");
+    const int64_t num_tensors = int64_t(tensors.size());
+    int64_t bytes = 0;
+    for (int64_t size : block_bytes) bytes += size * count;
+    const CopyArgs args{tensors.data(), block_bytes.data(), from, to, count};
+    run_pieces(num_tensors, 1, bytes / 8, args, copy_tensors);
+  }
+
+  void exponentials(uintptr_t x, uintptr_t exp2_out, uintptr_t exp_out, int64_t count) const {
+    table_->exponentials(at<const float>(x), at<float>(exp2_out), at<float>(exp_out), count);
+  }
+
+ private:
+  // About what one core does in a few microseconds: less is not worth waking anybody, or giving the GIL away.
+  static constexpr int64_t SMALL = 16384;
+
+  template <class Args>
+  void run(int64_t rows, int64_t cost, const Args& args, void (*kernel)(const Args&, int64_t, int64_t, Scratch&)) {
+    const int64_t pieces = 4 * pool_.threads();
+    run_pieces(rows, (rows + pieces - 1) / pieces, cost, args, kernel);
+  }
+
+  template <class Args>
+  void run_pieces(int64_t count, int64_t grain, int64_t cost, const Args& args,
+                  void (*kernel)(const Args&, int64_t, int64_t, Scratch&)) {
+    struct Call {
+      const Args& args;
+      void (*kernel)(const Args&, int64_t, int64_t, Scratch&);
+    } call{args, kernel};
+    const auto body = [](void* context, int64_t begin, int64_t end, Scratch& scratch) {
+      const Call& c = *static_cast<const Call*>(context);
+      c.kernel(c.args, begin, end, scratch);
+    };
+    if (cost < SMALL) {
+      pool_.run(count, count, body, &call);
+      return;
+    }
+    nb::gil_scoped_release release;
+    pool_.run(count, grain, body, &call);
+  }
+
+  const KernelTable* table_;
+  Pool pool_;
+};
+
+NB_MODULE(_ext, m) {
+  nb::class_<LayerView>(m, "LayerView")
+      .def("__init__", [](LayerView* self, uintptr_t k, uintptr_t v, int32_t k_dtype, int32_t v_dtype,
+                          std::vector<int32_t> heads, int64_t block_size, int64_t head_dim, int64_t num_blocks) {
+        new (self) LayerView{k, v, k_dtype, v_dtype, std::move(heads), block_size, head_dim, num_blocks};
+      });
+  nb::class_<WorkList>(m, "WorkList")
+      .def("__init__",
+           [](WorkList* self, const std::vector<int64_t>& shape, uintptr_t query_start, uintptr_t first_position,
+              uintptr_t table) {
+             const WorkShape s{shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6], shape[7], shape[8]};
+             new (self) WorkList(s, at<const int32_t>(query_start), at<const int32_t>(first_position),
+                                 at<const int32_t>(table));
+           })
+      .def_prop_ro("num_units", &WorkList::num_units)
+      .def_prop_ro("group", [](const WorkList& self) { return self.shape().group; })
+      .def_prop_ro("num_tokens", [](const WorkList& self) { return self.shape().num_tokens; });
+  nb::class_<Context>(m, "Context")
+      .def(nb::init<int, const std::string&, bool>())
+      .def_prop_ro("isa", &Context::isa)
+      .def_prop_ro("has_openmp", &Context::has_openmp)
+      .def("norm_rows", &Context::norm_rows)
+      .def("add_norm_rows", &Context::add_norm_rows)
+      .def("add_product", &Context::add_product)
+      .def("rotate_rows", &Context::rotate_rows)
+      .def("swiglu_rows", &Context::swiglu_rows)
+      .def("qkv_write", &Context::qkv_write)
+      .def("attend", &Context::attend)
+      .def("copy_blocks", &Context::copy_blocks)
+      .def("exponentials", &Context::exponentials);
+}
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,145 @@
+// What the binding hands to the kernels: plain structs of pointers and sizes, and one table of functions per
+// instruction set.  Shapes and letters are those of kernels/interface.py.
+#pragma once
+
+#include <cstdint>
+
+namespace kvasir {
+
+struct bf16 {
+  uint16_t bits;
+};
+struct fp16 {
+  uint16_t bits;
+};
+
+enum class Dtype : int32_t { FP32, BF16, FP16 };
+
+// One per worker: memory that is kept between calls.  Each slot grows to the largest size asked for.
+class Scratch {
+ public:
+  static constexpr int SLOTS = 8;
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  ~Scratch();
+  // At least ``count`` floats, 64-byte aligned, contents undefined.
+  float* floats(int slot, int64_t count);
+
+ private:
+  float* memory_[SLOTS] = {};
+  int64_t size_[SLOTS] = {};
+};
+
+// Product [T, width]: int32 with scales, or fp32 without.
+struct ProductView {
+  const void* data;
+  const float* row_scale;  // null: data is fp32
+  const float* col_scale;
+  const float* bias;  // null: none
+  int64_t width;
+};
+
+// Where a finished row goes: codes and scale, or dense.
+struct StyleView {
+  float* dense;
+  int8_t* codes;  // null: dense
+  float* scale;
+  int64_t rotation;  // 0: none
+};
+
+struct NormArgs {
+  float* x;              // [T, width]; add_norm adds ``product`` to it first
+  ProductView product;
+  const float* weight;
+  float eps;
+  int64_t width;
+  StyleView style;
+};
+
+struct RowsArgs {        // rotate_rows and swiglu_rows
+  const float* x;
+  ProductView product;
+  int64_t width;         // of the finished row
+  StyleView style;
+};
+
+struct KVTarget {
+  void* k;
+  void* v;
+  Dtype k_dtype, v_dtype;
+  const int32_t* heads;
+  int64_t num_heads;     // in this store tensor
+  int64_t block_size;
+  const int64_t* slots;  // [T]
+};
+
+struct QkvArgs {
+  ProductView product;
+  int64_t num_heads, num_kv_heads, head_dim;
+  const float* q_norm;   // null: no head norms
+  const float* k_norm;
+  float eps;
+  const float* cos;      // [T, head_dim / 2]
+  const float* sin;
+  float* q;              // [T, num_heads, head_dim]
+  const KVTarget* targets;
+  int64_t num_targets;
+};
+
+constexpr int64_t SEGMENT = 512;  // tokens; boundaries are multiples of it, so they never depend on the step
+
+// Consecutive tokens of one row that are attended together.
+struct QueryBlock {
+  int32_t row;
+  int32_t first_token;    // in the step
+  int32_t num_tokens;
+  int32_t first_position;
+  int32_t first_segment;
+  int32_t num_segments;
+  int64_t partials;       // index of its first partial result, -1 when one unit does all segments
+};
+
+// A piece of work for one KV head: one segment of a block (or all of them when ``segment`` is -1).
+struct Unit {
+  int32_t block;
+  int32_t segment;
+};
+
+struct AttendArgs {
+  const float* q;         // [T, num_heads, head_dim]
+  float* out;
+  const void* k;
+  const void* v;
+  Dtype k_dtype, v_dtype;
+  const int32_t* heads;   // [num_store_heads]
+  int64_t num_store_heads, num_heads, group, head_dim, block_size;
+  const int32_t* table;   // [R, table_width]
+  int64_t table_width;
+  int64_t window;         // 0: full attention
+  float scale;
+  const QueryBlock* blocks;
+  const Unit* units;
+  float* partials;        // [num_partials][num_store_heads][group][head_dim + 16 rounded up]
+  int32_t* pending;       // [num blocks][num_store_heads]: segments still to finish
+};
+
+
+// Each function works on items [begin, end); what an item is stands behind it.
+struct KernelTable {
+  const char* name;
+  void (*norm_rows)(const NormArgs&, int64_t begin, int64_t end, Scratch&);      // a row
+  void (*add_norm_rows)(const NormArgs&, int64_t begin, int64_t end, Scratch&);  // a row
+  void (*add_product)(const NormArgs&, int64_t begin, int64_t end, Scratch&);    // a row
+  void (*rotate_rows)(const RowsArgs&, int64_t begin, int64_t end, Scratch&);    // a row
+  void (*swiglu_rows)(const RowsArgs&, int64_t begin, int64_t end, Scratch&);    // a row
+  void (*qkv_write)(const QkvArgs&, int64_t begin, int64_t end, Scratch&);       // a token
+  void (*attend)(const AttendArgs&, int64_t begin, int64_t end, Scratch&);       // a (unit, store head)
+  void (*exponentials)(const float* x, float* exp2_out, float* exp_out, int64_t count);
+};
+
+const KernelTable* kernels_plain();
+const KernelTable* kernels_avx2();
+const KernelTable* kernels_avx512();
+const KernelTable* kernels_neon();
+
+}  // namespace kvasir

@@ -1,0 +1,126 @@
+// Loads and stores of sixteen lanes in each stored number format, whole or the first n lanes only.
+#pragma once
+
+#include "simd.h"
+
+namespace kvasir::KVASIR_ISA {
+
+struct Whole {};
+struct First {
+  int count;
+};
+
+// Calls body(offset, Whole{}) for every sixteen of n, then body(offset, First{rest}).
+template <class Body>
+INLINE void for_lanes(int64_t n, Body body) {
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) body(i, Whole{});
+  if (i < n) body(i, First{int(n - i)});
+}
+
+INLINE F16 load(const float* p, Whole) {
+  F16 c;
+  EACH_PART c.part[i] = *(const unaligned_f*)(p + i * NATIVE);
+  return c;
+}
+INLINE I16 load(const int32_t* p, Whole) {
+  I16 c;
+  EACH_PART c.part[i] = *(const unaligned_i*)(p + i * NATIVE);
+  return c;
+}
+INLINE void store(float* p, F16 v, Whole) { EACH_PART *(unaligned_f*)(p + i * NATIVE) = v.part[i]; }
+
+INLINE F16 load(const bf16* p, Whole) {
+  F16 c;
+  EACH_PART {
+    native_h half = *(const unaligned_h*)(p + i * NATIVE);
+    c.part[i] = (native_f)(__builtin_convertvector(half, native_i) << 16);
+  }
+  return c;
+}
+INLINE void store(bf16* p, F16 v, Whole) {
+  EACH_PART {
+    native_i bits = (native_i)v.part[i];
+    native_i rounded = bits + 0x7fff + ((bits >> 16) & 1);
+    native_i quiet = bits | 0x400000;  // a NaN must not be rounded into an infinity
+    native_i chosen = (bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded;
+    *(unaligned_h*)(p + i * NATIVE) = __builtin_convertvector((chosen >> 16) & 0xffff, native_h);
+  }
+}
+
+#if defined(__F16C__) || defined(__AVX512F__)
+INLINE F16 load(const fp16* p, Whole) {
+  F16 c;
+  EACH_PART {
+#if defined(__AVX512F__)
+    c.part[i] = (native_f)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(p + i * NATIVE)));
+#else
+    c.part[i] = (native_f)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + i * NATIVE)));
+#endif
+  }
+  return c;
+}
+INLINE void store(fp16* p, F16 v, Whole) {
+  EACH_PART {
+#if defined(__AVX512F__)
+    _mm256_storeu_si256((__m256i*)(p + i * NATIVE), _mm512_cvtps_ph((__m512)v.part[i], 0));
+#else
+    _mm_storeu_si128((__m128i*)(p + i * NATIVE), _mm256_cvtps_ph((__m256)v.part[i], 0));
+#endif
+  }
+}
+#else
+INLINE F16 load(const fp16* p, Whole) {
+  F16 c;
+  EACH_PART {
+    native_i bits = __builtin_convertvector(*(const unaligned_h*)(p + i * NATIVE), native_i);
+    native_i magnitude = (bits & 0x7fff) << 13;
+    // Multiplying by 2^112 moves the exponent to fp32's bias and makes subnormals normal.
+    native_f value = (native_f)magnitude * 0x1p112f;
+    native_i special = magnitude | 0x7f800000;
+    native_i chosen = magnitude >= (0x7c00 << 13) ? special : (native_i)value;
+    c.part[i] = (native_f)(chosen | (bits & 0x8000) << 16);
+  }
+  return c;
+}
+INLINE void store(fp16* p, F16 v, Whole) {
+  EACH_PART {
+    native_i bits = (native_i)v.part[i];
+    native_i magnitude = bits & 0x7fffffff;
+    // Normal: rebias, then round to nearest even on the 13 dropped bits (65520 and up becomes infinity by itself).
+    native_i normal = (magnitude - (112 << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    normal = normal > 0x7c00 ? native_i{} + 0x7c00 : normal;
+    // Subnormal (below 2^-14): adding 0.5 lines the bits up, and the addition rounds.
+    native_i small = (native_i)((native_f)magnitude + 0.5f) - 0x3f000000;
+    native_i chosen = magnitude < 0x38800000 ? small : normal;
+    chosen = magnitude > 0x7f800000 ? native_i{} + 0x7e00 : chosen;
+    *(unaligned_h*)(p + i * NATIVE) = __builtin_convertvector(chosen | ((bits >> 16) & 0x8000), native_h);
+  }
+}
+#endif
+
+// Values must be whole numbers in [-127, 127].
+INLINE void store_codes(int8_t* p, F16 v) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32((__m512)v.part[0])));
+#else
+  for (int i = 0; i < LANES; ++i) p[i] = (int8_t)v.part[i / NATIVE][i % NATIVE];
+#endif
+}
+
+// The rest of a row: through a small buffer, lanes behind the end read as zero.
+template <class T>
+INLINE auto load(const T* p, First first) {
+  T buffer[LANES];
+  memset(buffer, 0, sizeof(buffer));
+  memcpy(buffer, p, first.count * sizeof(T));
+  return load(buffer, Whole{});
+}
+template <class T>
+INLINE void store(T* p, F16 v, First first) {
+  T buffer[LANES];
+  store(buffer, v, Whole{});
+  memcpy(p, buffer, first.count * sizeof(T));
+}
+
+}  // namespace kvasir::KVASIR_ISA

@@ -1,0 +1,61 @@
+// Where the sixteen-token sub-blocks of a sequence lie in the paged store.
+#pragma once
+
+#include "exp.h"
+#include "memory.h"
+
+namespace kvasir::KVASIR_ISA {
+
+INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// The cache of one sequence and one KV head.  A sub-block is the tokens [16 * sub, 16 * sub + 16) of the sequence; it
+// lies within one block, whose size is a multiple of sixteen.
+struct HeadCache {
+  const AttendArgs& a;
+  const int32_t* table;
+  int64_t index;  // of the head in the store
+
+  // Element (d = 0, first token) of the K tile's sub-block; the next d is block_size further on.
+  template <class T>
+  INLINE const T* k(int64_t sub) const {
+    const int64_t token = sub * LANES, block = table[token / a.block_size];
+    return (const T*)a.k + (block * a.num_store_heads + index) * a.head_dim * a.block_size + token % a.block_size;
+  }
+  // First token's row; the next token is head_dim further on.
+  template <class T>
+  INLINE const T* v(int64_t sub) const {
+    const int64_t token = sub * LANES, block = table[token / a.block_size];
+    return (const T*)a.v + ((block * a.num_store_heads + index) * a.block_size + token % a.block_size) * a.head_dim;
+  }
+};
+
+// What the query at ``position`` sees: [first, position].
+INLINE int64_t first_visible(int64_t position, int64_t window) {
+  return window ? larger(0, position - window + 1) : 0;
+}
+
+// -inf in the lanes whose token is outside [low, high).
+INLINE F16 masked(F16 scores, int64_t sub, int64_t low, int64_t high) {
+  const I16 lanes = lane_numbers();
+  const I16 is_seen = (lanes >= splat(int32_t(low - sub * LANES))) & (lanes < splat(int32_t(high - sub * LANES)));
+  return select(is_seen, scores, splat(-__builtin_inff()));
+}
+
+// Scores of one query over a run of sub-blocks, turned into weights in place.  Sets the largest score and the sum of
+// weights.  Lanes stay apart until the end, so that sub-blocks without a visible token change nothing.
+INLINE void softmax_row(float* scores, int64_t num_subs, float* largest, float* sum) {
+  F16 top = splat(-__builtin_inff());
+  for (int64_t i = 0; i < num_subs; ++i) top = max(top, load(scores + i * LANES, Whole{}));
+  const F16 m = splat(max_lanes(top));
+  F16 total = zeros();
+  for (int64_t i = 0; i < num_subs; ++i) {
+    F16 weight = exp2_nonpositive(load(scores + i * LANES, Whole{}) - m);
+    store(scores + i * LANES, weight, Whole{});
+    total = total + weight;
+  }
+  *largest = m.part[0][0];
+  *sum = sum_lanes(total);
+}
+
+}  // namespace kvasir::KVASIR_ISA

@@ -1,0 +1,139 @@
+"""``CpuKernels``: the kernel interface on the compiled extension."""
+
+import os
+
+import torch
+from torch import Tensor
+
+from kvasir.kernels.cpu import _ext
+from kvasir.kernels.cpu.views import address, layer_view, product_numbers, rows_for, work_list
+from kvasir.kernels.interface import AttentionPlan, HeadNorms, HeadShape, LayerKV, Product, Rows, RowStyle
+
+ISA_VARIABLE = "KVASIR_ISA"
+"""Names the instruction set (avx512, avx2, neon, plain) instead of the best one; for tests and comparisons."""
+
+
+class CpuKernels:
+    """Runs on ``threads`` threads, the calling one among them; results do not depend on how many.
+
+    ``isa`` names an instruction set, None for the environment's choice or the best.  ``own_threads`` makes a pool of
+    its own instead of sharing torch's OpenMP threads.
+    """
+
+    name = "cpu"
+
+    def __init__(self, threads: int, *, isa: str | None = None, own_threads: bool = False) -> None:
+        wanted = os.environ.get(ISA_VARIABLE, "") if isa is None else isa
+        self._context = _ext.Context(threads, wanted, own_threads)
+        self._threads = threads
+
+    @property
+    def isa(self) -> str:
+        """The instruction set in use."""
+        return self._context.isa
+
+    @property
+    def shares_torch_threads(self) -> bool:
+        """Whether the kernels run on torch's OpenMP threads; False for one thread or a pool of our own."""
+        return self._context.has_openmp
+
+    def norm_rows(self, x: Tensor, weight: Tensor, eps: float, style: RowStyle) -> Rows:
+        num_rows, width = x.shape
+        rows, numbers = rows_for(style, num_rows, width)
+        x_at = address(x, torch.float32, (num_rows, width), "x")
+        weight_at = address(weight, torch.float32, (width,), "the norm's weight")
+        self._context.norm_rows(x_at, num_rows, width, weight_at, eps, numbers)
+        return rows
+
+    def add_norm_rows(self, residual: Tensor, product: Product, weight: Tensor, eps: float, style: RowStyle) -> Rows:
+        num_rows, width = residual.shape
+        rows, numbers = rows_for(style, num_rows, width)
+        residual_at = address(residual, torch.float32, (num_rows, width), "the residual")
+        weight_at = address(weight, torch.float32, (width,), "the norm's weight")
+        added = product_numbers(product, num_rows, width)
+        self._context.add_norm_rows(residual_at, num_rows, added, weight_at, eps, numbers)
+        return rows
+
+    def add_product(self, residual: Tensor, product: Product) -> None:
+        num_rows, width = residual.shape
+        residual_at = address(residual, torch.float32, (num_rows, width), "the residual")
+        self._context.add_product(residual_at, num_rows, product_numbers(product, num_rows, width))
+
+    def rotate_rows(self, x: Tensor, style: RowStyle) -> Rows:
+        num_rows, width = x.shape
+        x_at = address(x, torch.float32, (num_rows, width), "x")
+        if not style.is_quantised and not style.rotation:
+            return Rows(x)
+        rows, numbers = rows_for(style, num_rows, width)
+        self._context.rotate_rows(x_at, num_rows, width, numbers)
+        return rows
+
+    def swiglu_rows(self, product: Product, style: RowStyle) -> Rows:
+        num_rows, width = product.data.shape
+        if width % 2:
+            raise ValueError(f"a gate-and-up product has an even width, not {width}.")
+        rows, numbers = rows_for(style, num_rows, width // 2)
+        self._context.swiglu_rows(num_rows, product_numbers(product, num_rows, width), numbers)
+        return rows
+
+    def qkv_write(
+        self,
+        product: Product,
+        shape: HeadShape,
+        norms: HeadNorms | None,
+        rope: tuple[Tensor, Tensor],
+        targets: list[tuple[LayerKV, AttentionPlan]],
+    ) -> Tensor:
+        num_rows, dim = product.data.shape[0], shape.head_dim
+        if dim % 8:
+            raise ValueError(f"the compiled kernels take head sizes that are multiples of 8, not {dim}.")
+        if sum(len(kv.heads) for kv, _ in targets) != shape.num_kv_heads:
+            raise ValueError(f"the targets must hold each of the {shape.num_kv_heads} KV heads once.")
+        pairs: list[tuple[_ext.LayerView, int]] = []
+        for kv, plan in targets:
+            if kv.k[0].shape[2] != dim:
+                raise ValueError(f"heads of {dim} channels do not fit a store of {kv.k[0].shape[2]}.")
+            pairs.append((layer_view(kv), address(plan.slots, torch.int64, (num_rows,), "slots")))
+        numbers = product_numbers(product, num_rows, (shape.num_heads + 2 * shape.num_kv_heads) * dim)
+        q = torch.empty(num_rows, shape.num_heads, dim)
+        self._context.qkv_write(
+            numbers,
+            num_rows,
+            shape.num_heads,
+            shape.num_kv_heads,
+            _norm_numbers(norms, dim),
+            address(rope[0], torch.float32, (num_rows, dim // 2), "the cosines"),
+            address(rope[1], torch.float32, (num_rows, dim // 2), "the sines"),
+            q.data_ptr(),
+            pairs,
+        )
+        return q
+
+    def attend(self, q: Tensor, kv: LayerKV, plan: AttentionPlan, scale: float, out: Tensor) -> None:
+        layer = layer_view(kv)
+        num_tokens, num_heads, dim = q.shape
+        work = work_list(plan, kv, num_heads, self._threads)
+        shape = (work.num_tokens, num_heads, kv.k[0].shape[2])
+        q_at, out_at = address(q, torch.float32, shape, "q"), address(out, torch.float32, shape, "out")
+        self._context.attend(work, layer, q_at, out_at, num_heads, scale)
+
+    def copy_blocks(self, tensors: tuple[Tensor, ...], sources: Tensor, targets: Tensor) -> None:
+        num_blocks = {tensor.shape[0] for tensor in tensors}
+        if len(num_blocks) != 1 or not all(tensor.is_contiguous() for tensor in tensors):
+            raise ValueError("copy_blocks takes contiguous tensors with one number of blocks.")
+        count = len(sources)
+        self._context.copy_blocks(
+            [tensor.data_ptr() for tensor in tensors],
+            [tensor.stride(0) * tensor.itemsize for tensor in tensors],
+            address(sources, torch.int64, (count,), "sources"),
+            address(targets, torch.int64, (count,), "targets"),
+            count,
+            num_blocks.pop(),
+        )
+
+
+def _norm_numbers(norms: HeadNorms | None, head_dim: int) -> tuple[int, int, float]:
+    if norms is None:
+        return 0, 0, 0.0
+    q_at = address(norms.q, torch.float32, (head_dim,), "the query norm's weight")
+    return q_at, address(norms.k, torch.float32, (head_dim,), "the key norm's weight"), norms.eps

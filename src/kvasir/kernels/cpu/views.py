@@ -1,0 +1,106 @@
+"""Tensors checked and turned into the numbers the extension takes.  A refusal is one sentence with the shapes."""
+
+import torch
+from torch import Tensor
+
+from kvasir.kernels.cpu import _ext
+from kvasir.kernels.interface import AttentionPlan, LayerKV, Product, Rows, RowStyle
+from kvasir.kv.format_spec import KVDtype
+
+DTYPE_CODES = {KVDtype.FP32: 0, KVDtype.BF16: 1, KVDtype.FP16: 2}
+_TORCH_DTYPES = {KVDtype.FP32: torch.float32, KVDtype.BF16: torch.bfloat16, KVDtype.FP16: torch.float16}
+
+ProductNumbers = tuple[int, int, int, int, int]
+"""(data, row_scale, col_scale, bias, width): addresses, 0 for what is not there."""
+
+StyleNumbers = tuple[int, int, int]
+"""(data, scale, rotation): addresses; scale 0 for dense rows."""
+
+
+def address(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...], what: str) -> int:
+    """The address of ``tensor`` once it is what the kernels take it for."""
+    if tensor.dtype is dtype and tensor.shape == shape and tensor.is_contiguous():
+        return tensor.data_ptr()
+    layout = "" if tensor.is_contiguous() else "non-contiguous "
+    raise ValueError(
+        f"{what} must be a contiguous {dtype} tensor of shape {list(shape)}, "
+        f"not a {layout}{tensor.dtype} one of shape {list(tensor.shape)}."
+    )
+
+
+def product_numbers(product: Product, num_rows: int, width: int) -> ProductNumbers:
+    shape = (num_rows, width)
+    bias = 0 if product.bias is None else address(product.bias, torch.float32, (width,), "a product's bias")
+    if product.row_scale is None or product.col_scale is None:
+        if product.row_scale is not product.col_scale:
+            raise ValueError("a product has both a row scale and a column scale, or neither.")
+        return address(product.data, torch.float32, shape, "a product without scales"), 0, 0, bias, width
+    return (
+        address(product.data, torch.int32, shape, "a product with scales"),
+        address(product.row_scale, torch.float32, (num_rows,), "a product's row scale"),
+        address(product.col_scale, torch.float32, (width,), "a product's column scale"),
+        bias,
+        width,
+    )
+
+
+def rows_for(style: RowStyle, num_rows: int, width: int) -> tuple[Rows, StyleNumbers]:
+    """Uninitialised rows of ``style`` and their numbers."""
+    rotation = style.rotation
+    if rotation and (rotation & (rotation - 1) or width % rotation):
+        raise ValueError(f"a rotation must be a power of two that divides the row length {width}, not {rotation}.")
+    if not style.is_quantised:
+        data = torch.empty(num_rows, width)
+        return Rows(data), (data.data_ptr(), 0, rotation)
+    codes = torch.empty(num_rows, width, dtype=torch.int8)
+    scale = torch.empty(num_rows)
+    return Rows(codes, scale), (codes.data_ptr(), scale.data_ptr(), rotation)
+
+
+def layer_view(kv: LayerKV) -> _ext.LayerView:
+    """The store of a layer as the extension sees it; made and checked once per layer, kept in ``kv.prepared``."""
+    if isinstance(kv.prepared, _ext.LayerView):
+        return kv.prepared
+    (k,), (v,) = kv.k, kv.v
+    num_blocks, num_heads, head_dim, block_size = k.shape
+    if head_dim % 8 or not 8 <= head_dim <= 512:
+        raise ValueError(f"the compiled kernels take head sizes that are multiples of 8 up to 512, not {head_dim}.")
+    if block_size % 16:
+        raise ValueError(f"the compiled kernels take block sizes that are multiples of 16, not {block_size}.")
+    heads = kv.heads.tolist()
+    if len(heads) != num_heads or not all(0 <= head < kv.num_kv_heads for head in heads):
+        raise ValueError(f"a store of {num_heads} KV heads cannot hold heads {heads} of {kv.num_kv_heads}.")
+    k_shape, v_shape = (num_blocks, num_heads, head_dim, block_size), (num_blocks, num_heads, block_size, head_dim)
+    kv.prepared = view = _ext.LayerView(
+        address(k, _TORCH_DTYPES[kv.k_dtype], k_shape, "the K store"),
+        address(v, _TORCH_DTYPES[kv.v_dtype], v_shape, "the V store"),
+        DTYPE_CODES[kv.k_dtype],
+        DTYPE_CODES[kv.v_dtype],
+        heads,
+        block_size,
+        head_dim,
+        num_blocks,
+    )
+    return view
+
+
+def work_list(plan: AttentionPlan, kv: LayerKV, num_heads: int, threads: int) -> _ext.WorkList:
+    """The attention work of a step; made and checked by the first layer, kept in ``plan.prepared``."""
+    group = num_heads // kv.num_kv_heads
+    if isinstance(plan.prepared, _ext.WorkList) and plan.prepared.group == group:
+        return plan.prepared
+    if num_heads % kv.num_kv_heads:
+        raise ValueError(f"{num_heads} query heads cannot share {kv.num_kv_heads} KV heads evenly.")
+    num_rows, table_width = plan.block_table.shape
+    num_blocks, num_store_heads, _, block_size = kv.k[0].shape
+    if plan.block_size != block_size:
+        raise ValueError(f"the plan has blocks of {plan.block_size} tokens, but the store has blocks of {block_size}.")
+    num_tokens, window = plan.slots.shape[0], plan.retention.window
+    shape = [num_rows, num_tokens, table_width, block_size, window, group, num_store_heads, num_blocks, threads]
+    plan.prepared = work = _ext.WorkList(
+        shape,
+        address(plan.query_start, torch.int32, (num_rows + 1,), "query_start"),
+        address(plan.first_position, torch.int32, (num_rows,), "first_position"),
+        address(plan.block_table, torch.int32, (num_rows, table_width), "the block table"),
+    )
+    return work
