@@ -40,7 +40,7 @@ class Tokenizer:
         texts = _special_texts(config)
         self.bos_id = backend.token_to_id(texts["bos_token"]) if "bos_token" in texts else None
         own_eos = backend.token_to_id(texts["eos_token"]) if "eos_token" in texts else None
-        self.eos_ids = tuple(dict.fromkeys([*eos_ids, *([] if own_eos is None else [own_eos])]))
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys([*eos_ids, *([] if own_eos is None else [own_eos])]))
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.vocab_size = max(backend.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1)
