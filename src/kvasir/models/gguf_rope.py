@@ -53,8 +53,9 @@ def llama3_divisors(
 def llama3_scaling(divisors: list[float], theta: float, head_dim: int) -> dict[str, Any] | None:
     """Find the llama3 parameters that give these ``divisors`` (GGUF's rope_freqs.weight), None when all are 1.
 
-    The published parameters are tried first.  Else they are solved for: in the blended band the smoothing is linear
-    in the number of rotations, and only ratios matter, so ``low_freq_factor`` is 1 without loss.
+    The published parameters are tried first.  Else they are solved for, which needs two frequencies in the blended
+    band: there the smoothing is linear in the number of rotations, and as only ratios matter, the original context
+    may be the published one.
     """
     if len(divisors) != head_dim // 2:
         raise ModelError(f"rope_freqs.weight has {len(divisors)} values, but heads of {head_dim} need {head_dim // 2}.")
@@ -75,7 +76,7 @@ def llama3_scaling(divisors: list[float], theta: float, head_dim: int) -> dict[s
 
 
 def _solve(divisors: list[float], theta: float, head_dim: int, factor: float) -> tuple[int, float, float] | None:
-    """Least effort: the line through the first and the last frequency strictly inside the band."""
+    """The line through the first and the last frequency strictly inside the band."""
     points: list[tuple[float, float]] = []
     for i, divisor in enumerate(divisors):
         smooth = (1.0 / divisor - 1.0 / factor) / (1.0 - 1.0 / factor)
@@ -88,9 +89,11 @@ def _solve(divisors: list[float], theta: float, head_dim: int, factor: float) ->
     intercept = y0 - slope * x0
     if slope <= 0 or intercept >= 0:
         return None
-    # smooth = (original * x - low) / (high - low) with low = 1
-    width = -1.0 / intercept
-    return round(slope * width), 1.0, 1.0 + width
+    # smooth = (original * x - low) / (high - low)
+    original = _PUBLISHED_LLAMA3[0]
+    width = original / slope
+    low = -intercept * width
+    return original, low, low + width
 
 
 def _yarn(lookup: Callable[..., Any], context: int, factor: float) -> dict[str, Any]:
