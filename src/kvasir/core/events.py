@@ -1,21 +1,22 @@
 """What the engine tells its clients: tokens as they come, then exactly one terminal event per request."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvasir.core.sequence import FinishReason
 from kvasir.core.step import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokensEvent:
+class TokensEvent(NamedTuple):
     """New tokens of one sequence (``index`` within its request).  ``finish_reason`` is set on its last event.
+    A NamedTuple, because one is made per token.
 
     ``logprobs`` has one entry per token when the request asked for them, else it is empty.
     ``stop_token_id`` is the token that ended the sequence (also the last of ``token_ids``) when the reason is STOP.
     """
 
     request_id: str
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None

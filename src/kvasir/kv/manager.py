@@ -65,6 +65,7 @@ class KVManager:
         self.pools = [BlockPool(n, self._evictor(g)) for g, n in enumerate(config.num_blocks)]
         self.sequences: dict[int, SequenceBlocks] = {}
         self.pending = PendingPrefixes()
+        self._is_caching = config.enable_prefix_caching
         self._roots: dict[tuple[str, str], bytes] = {}
         self._has_windows = any(spec.retention.window for spec in self.groups)
         self.regions: Regions | None = None
@@ -131,14 +132,14 @@ class KVManager:
 
         ``hit`` is given once, on a sequence without blocks, and must come from a ``lookup`` since the pool last
         changed; the sequence's ``num_computed_tokens`` is then the hit's."""
-        state = self._state(sequence)
+        state = self.sequences.get(sequence.sequence_id) or self._state(sequence)
         start = hit.num_tokens if hit is not None else sequence.num_computed_tokens
         end = start + num_new_tokens
+        if end <= state.num_ready_slots:
+            return NOTHING_TO_DO
         if self.regions is not None:
             return self._reserve_region(self.regions, state)
         num_entries = -(-end // self.block_size)
-        if not state.is_shared and not state.must_announce and num_entries <= len(state.tables[0]):
-            return NOTHING_TO_DO
         is_copy_needed = self._needs_copy(state, start)
         if not self._has_room(state, num_entries, is_copy_needed, hit):
             return None
@@ -149,6 +150,7 @@ class KVManager:
         for table, pool in zip(state.tables, self.pools, strict=True):
             table.blocks.extend(pool.allocate() for _ in range(num_entries - len(table)))
         state.is_shared = False
+        state.num_ready_slots = len(state.tables[0]) * self.block_size
         if state.must_announce:
             first_new = 0
             state.must_announce = False
@@ -162,9 +164,9 @@ class KVManager:
 
     def commit(self, sequence: Sequence) -> None:
         """Tokens [0, ``num_computed_tokens``) are in the store: whole blocks become findable."""
-        num_whole = sequence.num_computed_tokens // self.block_size
         state = self.sequences[sequence.sequence_id]
-        if num_whole <= state.num_registered or not self.config.enable_prefix_caching:
+        num_whole = sequence.num_computed_tokens // self.block_size
+        if num_whole <= state.num_registered or not self._is_caching:
             return
         keys = state.extend_keys(sequence.token_ids, num_whole, self.block_size)
         for i in range(state.num_registered, num_whole):
@@ -209,6 +211,7 @@ class KVManager:
         state.keys = list(source.keys)
         state.num_registered = source.num_registered
         state.is_shared = source.is_shared = True
+        source.num_ready_slots = 0  # the next write must ask whether a copy is needed
 
     def release(self, sequence: Sequence) -> None:
         """Give back everything, tail first, so that prefixes outlive suffixes.  Does nothing when nothing is held."""
@@ -302,8 +305,6 @@ class KVManager:
         return tuple(copies)
 
     def _reserve_region(self, regions: Regions, state: SequenceBlocks) -> Reservation | None:
-        if state.region_id is not None:
-            return NOTHING_TO_DO
         if regions.num_free == 0:
             return None
         state.region_id = regions.take()
@@ -311,6 +312,7 @@ class KVManager:
         for g, (table, pool) in enumerate(zip(state.tables, self.pools, strict=True)):
             table.blocks = [pool.take(block_id) for block_id in regions.block_ids(state.region_id, g)]
             updates.append(TableUpdate(g, 0, table.block_ids()))
+        state.num_ready_slots = len(state.tables[0]) * self.block_size
         return Reservation(tuple(updates))
 
     def _announce_pending(self, sequence: Sequence, state: SequenceBlocks) -> None:

@@ -11,16 +11,28 @@ class SequenceBlocks:
 
     ``num_registered`` whole blocks were offered to the prefix index.  ``is_shared`` is set while the last block may
     be referenced by a sibling (copy before write).  ``must_announce`` asks for the whole table in the next row.
+    ``num_ready_slots``: tokens [0, num_ready_slots) can be written without asking the pools.
     ``pending`` are the indices of the keys announced as being computed (see ``PendingPrefixes``).
     """
 
-    __slots__ = ("is_shared", "keys", "must_announce", "num_registered", "pending", "region_id", "root", "tables")
+    __slots__ = (
+        "is_shared",
+        "keys",
+        "must_announce",
+        "num_ready_slots",
+        "num_registered",
+        "pending",
+        "region_id",
+        "root",
+        "tables",
+    )
 
     def __init__(self, num_groups: int, root: bytes) -> None:
         self.tables = [BlockTable() for _ in range(num_groups)]
         self.root = root
         self.keys: list[bytes] = []
         self.num_registered = 0
+        self.num_ready_slots = 0
         self.pending = range(0)
         self.is_shared = False
         self.must_announce = True

@@ -43,6 +43,7 @@ class Scheduler:
         self.running = SequenceLine(self._order)
         self.num_forking = 0
         """Siblings that hold a seat and wait for their prompt."""
+        self._has_windows = any(spec.retention.window for spec in manager.groups)
         self._clock = clock
         self._next_sequence_id = 0
         self._sequences: dict[int, Sequence] = {}
@@ -167,11 +168,14 @@ class Scheduler:
 
     def _share_budget(self, running: list[Sequence], candidates: list[Candidate]) -> dict[int, int]:
         """Tokens for every prefill of the step, by sequence id.  Decodes are served first, one token each."""
-        prefills = [(s, len(s.token_ids) - s.num_computed_tokens) for s in running if s.is_prefilling]
+        uncomputed = [(s, len(s.token_ids) - s.num_computed_tokens) for s in running]
+        prefills = [item for item in uncomputed if item[1] > 1]
         budget = self.config.max_num_batched_tokens - (len(running) - len(prefills))
         if candidates:
             prefills.extend((c.sequence, c.num_remaining) for c in candidates)
             prefills.sort(key=lambda item: self._order.key(item[0]))
+        if not prefills:
+            return {}
         remaining = [need for _, need in prefills]
         shares = share_tokens(remaining, budget, self.config.long_prefill_token_threshold)
         return {sequence.sequence_id: share for (sequence, _), share in zip(prefills, shares, strict=True)}
@@ -184,7 +188,8 @@ class Scheduler:
         num_tokens = 1 if uncomputed == 1 else shares[sequence.sequence_id]
         if num_tokens == 0:
             return
-        self.manager.trim(sequence)
+        if self._has_windows:
+            self.manager.trim(sequence)
         while (reservation := self.manager.reserve(sequence, num_tokens)) is None:
             victim = self.running.last()
             if victim is sequence and len(self.running) == 1:
@@ -192,7 +197,12 @@ class Scheduler:
             self._preempt(victim)
             if victim is sequence:
                 return
-        sample_for = self._samplers(builder, sequence) if num_tokens == uncomputed else ()
+        if num_tokens != uncomputed:
+            sample_for = ()
+        elif uncomputed == 1 and sequence.num_computed_tokens >= sequence.num_prompt_tokens:
+            sample_for = (sequence.sequence_id,)  # plain decode: siblings, if any, run on their own
+        else:
+            sample_for = self._samplers(builder, sequence)
         builder.add_row(sequence, num_tokens, reservation, sample_for)
 
     def _schedule_waiting(self, builder: StepBuilder, candidate: Candidate, share: int) -> None:

@@ -11,12 +11,9 @@ class StepBuilder:
     def __init__(self, step_id: int, ended: list[int]) -> None:
         self._step_id = step_id
         self._ended = ended
-        self._rows: dict[int, StepRow] = {}
+        self._rows: list[StepRow] = []
         self._starts: list[SequenceStart] = []
         self._copies: list[BlockCopy] = []
-
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence.sequence_id in self._rows
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -37,16 +34,17 @@ class StepBuilder:
         self, sequence: Sequence, num_tokens: int, reservation: Reservation, sample_for: tuple[int, ...]
     ) -> None:
         position = sequence.num_computed_tokens
-        sequence_id = sequence.sequence_id
-        tokens = tuple(sequence.token_ids[position : position + num_tokens])
-        self._rows[sequence_id] = StepRow(sequence_id, position, tokens, reservation.table_updates, sample_for)
-        if reservation.copies:
-            self._copies.extend(reservation.copies)
+        token_ids = sequence.token_ids
+        tokens = (token_ids[position],) if num_tokens == 1 else tuple(token_ids[position : position + num_tokens])
+        updates, copies = reservation
+        self._rows.append(StepRow(sequence.sequence_id, position, tokens, updates, sample_for))
+        if copies:
+            self._copies.extend(copies)
 
     def build(self) -> StepPlan:
         return StepPlan(
             step_id=self._step_id,
-            rows=tuple(self._rows.values()),
+            rows=tuple(self._rows),
             starts=tuple(self._starts),
             ended=tuple(self._ended),
             copies=tuple(self._copies),
