@@ -5,7 +5,7 @@ from collections.abc import Callable
 from kvasir.core.clock import Clock
 from kvasir.core.events import Event, TokensEvent
 from kvasir.core.sequence import FinishReason, Sequence, SequenceStatus
-from kvasir.core.step import SampledToken, StepResult
+from kvasir.core.step import StepResult
 from kvasir.scheduling.requests import RequestRecord
 from kvasir.scheduling.stats import SchedulerStats
 
@@ -35,14 +35,29 @@ class Completion:
         """Events of one step, in the order of ``result.tokens``; mutates sequences and records."""
         now_s = self._clock.now_s()
         events: list[Event] = []
-        for token in result.tokens:
-            sequence = sequences[token.sequence_id]
-            record = records[sequence.request.request_id]
+        for sequence_id, token_id, logprobs in result.tokens:
+            sequence = sequences[sequence_id]
+            request_id = sequence.request.request_id
+            record = records[request_id]
             if record.first_token_s is None:
                 record.first_token_s = now_s
-            events.append(self._take_token(record, sequence, token))
-            if sequence.finish_reason is not None and record.num_unfinished == 0:
-                self._finish_request(record, events, now_s)
+            sequence.token_ids.append(token_id)
+            reason = self._finish_reason(record, sequence, token_id)
+            events.append(
+                TokensEvent(
+                    request_id,
+                    sequence.index,
+                    (token_id,),
+                    () if logprobs is None else (logprobs,),
+                    reason,
+                    sequence.stop_token_id,
+                )
+            )
+            if reason is not None:
+                record.finish_sequence(sequence, reason)
+                self._end_sequence(sequence)
+                if record.num_unfinished == 0:
+                    self._finish_request(record, events, now_s)
         self._stats.num_generated_tokens += len(result.tokens)
         for sequence_id, error in result.failed.items():
             sequence = sequences.get(sequence_id)
@@ -68,27 +83,13 @@ class Completion:
             self._finish_request(record, events, self._clock.now_s())
         return events
 
-    def _take_token(self, record: RequestRecord, sequence: Sequence, token: SampledToken) -> TokensEvent:
-        token_id = token.token_id
-        sequence.token_ids.append(token_id)
+    def _finish_reason(self, record: RequestRecord, sequence: Sequence, token_id: int) -> FinishReason | None:
+        """Whether the token just appended ends its sequence."""
         num_output = len(sequence.token_ids) - sequence.num_prompt_tokens
-        reason: FinishReason | None = None
         if token_id in record.stop_ids and num_output >= record.request.sampling.min_tokens:
-            reason = FinishReason.STOP
             sequence.stop_token_id = token_id
-        elif num_output >= record.max_tokens:
-            reason = FinishReason.LENGTH
-        if reason is not None:
-            record.finish_sequence(sequence, reason)
-            self._end_sequence(sequence)
-        return TokensEvent(
-            request_id=record.request.request_id,
-            index=sequence.index,
-            token_ids=(token_id,),
-            logprobs=() if token.logprobs is None else (token.logprobs,),
-            finish_reason=reason,
-            stop_token_id=sequence.stop_token_id,
-        )
+            return FinishReason.STOP
+        return FinishReason.LENGTH if num_output >= record.max_tokens else None
 
     def _fail(self, record: RequestRecord, sequence: Sequence, error: str, events: list[Event], now_s: float) -> None:
         """One unusable sequence ends its whole request; nobody else is touched."""

@@ -131,13 +131,15 @@ class Scheduler:
             raise InvariantViolation(f"the result of step {result.step_id} does not answer the last plan")
         self._plan = None
         failed = result.failed
-        commit = self.manager.commit
+        block_size = self.manager.block_size
         for sequence_id, _, token_ids, _, sample_for in plan.rows:
             if failed and (sequence_id in failed or any(s in failed for s in sample_for)):
                 continue
             sequence = self._sequences[sequence_id]
-            sequence.num_computed_tokens += len(token_ids)
-            commit(sequence)
+            num_tokens = len(token_ids)
+            sequence.num_computed_tokens += num_tokens
+            if num_tokens > 1 or sequence.num_computed_tokens % block_size == 0:
+                self.manager.commit(sequence)  # a decode completes a block once in block_size steps
             if len(sample_for) > 1:
                 self._fork_siblings(sequence, sample_for[1:])
         return self._completion.take_tokens(result, self._sequences, self.records)
