@@ -144,7 +144,9 @@ class Tokenizer:
         add_eos_token of tokenizer_config.json, which Hugging Face lets win."""
         plain = self._backend.encode(_PROBE, add_special_tokens=False).ids
         full = self._backend.encode(_PROBE, add_special_tokens=True).ids
-        start = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), 0)
+        start = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), None)
+        if start is None:
+            raise ModelError("The tokenizer's post-processor rewrites the text it is given, which is not served.")
         prefix, suffix = full[:start], full[start + len(plain) :]
         if isinstance(config.get("add_bos_token"), bool) and self.bos_id is not None:
             others = [token_id for token_id in prefix if token_id != self.bos_id]
