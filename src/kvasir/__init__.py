@@ -1,6 +1,11 @@
 """Kvasir: an LLM server that puts the KV cache first.  ``kvasir.LLM`` is the offline front door, loaded on first use."""
 
+import os
 from typing import TYPE_CHECKING
+
+# Torch's OpenMP workers spin for milliseconds at every barrier.  When anything else wants a core, the product waits for
+# a descheduled worker and a step becomes ten times slower; sleeping early costs microseconds.  Read when torch loads.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from kvasir.core.sampling import SamplingParams
