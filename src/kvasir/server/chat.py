@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 from msgspec import UNSET
 
+from kvasir.server.finished import FinishedAnswer
 from kvasir.server.generation import ChoiceDelta, Generation
 from kvasir.server.responses import (
     AnswerHead,
@@ -24,7 +25,7 @@ from kvasir.server.sse import frame
 from kvasir.text import output
 
 
-def whole_chat(head: AnswerHead, generation: Generation, *, with_logprobs: bool) -> ChatCompletion:
+def whole_chat(head: AnswerHead, generation: FinishedAnswer, *, with_logprobs: bool) -> ChatCompletion:
     """The answer of a finished generation."""
     return ChatCompletion(
         id=head.id,

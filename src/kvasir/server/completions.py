@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 from msgspec import UNSET, UnsetType
 
+from kvasir.server.finished import FinishedAnswer
 from kvasir.server.generation import Generation
 from kvasir.server.responses import AnswerHead, Completion, CompletionChoice, CompletionLogprobs, Usage, finish_word
 from kvasir.server.sse import frame
@@ -12,7 +13,7 @@ from kvasir.text import output
 
 
 def whole_completion(
-    head: AnswerHead, generation: Generation, *, num_logprobs: int | None, echoes: Sequence[str]
+    head: AnswerHead, generation: FinishedAnswer, *, num_logprobs: int | None, echoes: Sequence[str]
 ) -> Completion:
     """The answer of a finished generation; ``echoes`` has the text that goes before each choice's own."""
     choices = [

@@ -10,9 +10,10 @@ from kvasir.core.request import Request
 from kvasir.core.sequence import FinishReason
 from kvasir.server.engine_client import AbortCause, EngineClient
 from kvasir.server.errors import RefusedByEngineError
+from kvasir.server.finished import make_usage
 from kvasir.server.mailbox import Delivery, Mailbox
 from kvasir.server.messages import Admitted
-from kvasir.server.responses import PromptTokensDetails, Usage
+from kvasir.server.responses import Usage
 from kvasir.text.output import OutputAssembler, TextDelta
 from kvasir.text.tokenizer import Tokenizer
 
@@ -103,13 +104,7 @@ class Generation:
     @property
     def usage(self) -> Usage:
         num_prompt = sum(len(request.prompt_token_ids) for request in self._requests)
-        num_output = sum(assembler.num_tokens for assembler in self.assemblers)
-        return Usage(
-            prompt_tokens=num_prompt,
-            completion_tokens=num_output,
-            total_tokens=num_prompt + num_output,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=self._num_cached_tokens),
-        )
+        return make_usage(num_prompt, self._num_cached_tokens, self.assemblers)
 
     def _take(self, delivery: Delivery) -> ChoiceDelta | None:
         self._raise_if_failed(delivery)
