@@ -40,10 +40,3 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     # Off a terminal there is no width to respect, and a wrapped table cannot be read or cut.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
     console.print(table)
-
-
-def format_bytes(num_bytes: float) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.2f} {unit}"
-    return f"{num_bytes:.0f} bytes"

@@ -18,7 +18,7 @@ def draw_demo(measurements: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    style = {
+    style: dict[Any, Any] = {
         "font.family": "DejaVu Sans",
         "font.size": 10,
         "text.color": _INK,
@@ -98,4 +98,3 @@ def _draw_running(axes: "Axes", load: dict[str, Any]) -> None:
     axes.set_ylim(0, most * 1.1 + 1)
     axes.set_xlim(left=0)
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1, fontsize=9)
-

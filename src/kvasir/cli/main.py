@@ -2,24 +2,50 @@
 
 import os
 import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 import kvasir
-from kvasir.cli import chat, demo, generate, pull, serve, version
 from kvasir.core.errors import KvasirError
 
-# Plain help text: drawing it with rich would triple the time that ``kvasir --help`` takes.
-app = typer.Typer(
-    name="kvasir",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-for module in (serve, chat, generate, pull, demo, version):
-    app.command(name=module.NAME, help=module.SUMMARY)(module.run)
+COMMANDS = {
+    "serve": "Serve a model through the OpenAI API.",
+    "chat": "Talk to a model in this terminal.",
+    "generate": "Answer a file of requests (JSON lines in, JSON lines out).",
+    "pull": "Download and convert a model, and print where it is kept.",
+    "demo": "Show what prefix caching, paging and continuous batching buy on this machine.",
+    "version": "Print the versions of Kvasir and of what it computes with.",
+}
+
+
+def make_app(arguments: Sequence[str]) -> typer.Typer:
+    """The command line as far as ``arguments`` can call it: only commands named there are imported.
+
+    That keeps ``kvasir --help`` and each command from paying for all the others.
+    """
+    app = typer.Typer(
+        name="kvasir",
+        no_args_is_help=True,
+        add_completion=False,
+        # Plain help text: drawing it with rich would double the time it takes.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_root)
+    for name, summary in COMMANDS.items():
+        app.command(name=name, help=summary)(_load(name) if name in arguments else _not_called)
+    return app
+
+
+def _load(name: str) -> Callable[..., None]:
+    return import_module(f"kvasir.cli.{name}").run
+
+
+def _not_called() -> None:
+    """Stands for a command that the arguments do not name: it is listed, and cannot run."""
 
 
 def _print_version(is_asked: bool) -> None:
@@ -28,8 +54,7 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def root(
+def _root(
     debug: Annotated[
         bool, typer.Option("--debug", envvar="KVASIR_DEBUG", help="Show the whole traceback of an error.")
     ] = False,
@@ -45,7 +70,7 @@ def root(
 def main() -> None:
     """Exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wrong usage, 130 interrupted."""
     try:
-        app()
+        make_app(sys.argv[1:])()
     except KvasirError as error:
         if os.environ.get("KVASIR_DEBUG"):
             raise

@@ -7,9 +7,6 @@ import typer
 from kvasir.cli.console import print_json
 from kvasir.cli.progress import progress_bars
 
-NAME = "pull"
-SUMMARY = "Download and convert a model, and print where it is kept."
-
 
 def run(
     model: Annotated[str, typer.Argument(help="'demo', a folder, a .gguf file or a Hugging Face id.")] = "demo",

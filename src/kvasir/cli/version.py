@@ -1,7 +1,6 @@
 """``kvasir version``: what is installed."""
 
 import platform
-from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -9,13 +8,12 @@ import typer
 import kvasir
 from kvasir.cli.console import print_json, print_table
 
-NAME = "version"
-SUMMARY = "Print the versions of Kvasir and of what it computes with."
-
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 
 
 def run(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    from importlib import metadata
+
     versions = {"kvasir": kvasir.__version__, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in _PACKAGES}
     if as_json:
