@@ -1,5 +1,6 @@
 """A tiny random model with a runner on it, and plans written by hand."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +59,37 @@ def save_tiny_mistral(folder: Path, window: int) -> Path:
         initializer_range=0.2,
     )
     transformers.MistralForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|begin|>{{ m['role'] }}: {{ m['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant: {% endif %}"
+)
+
+
+def save_tiny_chat_model(folder: Path) -> Path:
+    """A random Llama with a real byte-level tokenizer of its size and a chat template."""
+    from tiny_tokenizers import BOS, END, byte_level
+
+    tokenizer = byte_level()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"bos_token": BOS, "eos_token": END, "chat_template": CHAT_TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        bos_token_id=tokenizer.token_to_id(BOS),
+        eos_token_id=tokenizer.token_to_id(END),
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
 
