@@ -2,12 +2,20 @@
 
 import os
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from kvasir.core.errors import ConfigError
 from kvasir.core.executor import Executor
 from kvasir.core.progress import Progress
-from kvasir.engine.config import CacheConfig, EngineConfig
-from kvasir.engine.memory import MemoryNeeds, MemoryPlan, available_memory, plan_memory, working_memory_bytes
+from kvasir.engine.config import CacheConfig, EngineConfig, WeightDtype
+from kvasir.engine.memory import (
+    MemoryLimits,
+    MemoryNeeds,
+    MemoryPlan,
+    available_memory,
+    plan_memory,
+    working_memory_bytes,
+)
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVLayout
@@ -15,8 +23,22 @@ from kvasir.kv.manager import KVManager, KVManagerConfig
 from kvasir.models.config import ModelConfig, load_config
 from kvasir.models.resolve import ModelFolder, resolve_model
 
+if TYPE_CHECKING:
+    from kvasir.models.layers import ModelWeights
+
 AUTO_KV_DTYPE = KVDtype.BF16
 """What ``--kv-cache-dtype auto`` means: 16 bits, and the range of fp32, so that no model can overflow it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model in memory, which several engines may share: nothing in it changes after loading."""
+
+    folder: ModelFolder
+    model_config: ModelConfig
+    model_digest: str
+    weight_dtype: WeightDtype
+    weights: "ModelWeights"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,43 +61,59 @@ def assemble(config: EngineConfig, progress: Progress) -> EngineParts:
     _check_allocation(config.cache)
     folder = resolve_model(config.model, progress)
     model_config = load_config(folder.path)
-    max_model_len = _effective_max_model_len(config, model_config)
-    cache = replace(config.cache, kv_cache_dtype=config.cache.kv_cache_dtype or AUTO_KV_DTYPE)
-    threads = config.threads or usable_cores()
-    config = replace(config, max_model_len=max_model_len, cache=cache, threads=threads)
+    effective_max_model_len(config, model_config)
+    limits = available_memory()
+    return build(load_model(folder, model_config, config.weight_dtype, progress), config, limits)
 
-    # torch is imported below this line only, after everything that can be refused without it.
+
+def load_model(
+    folder: ModelFolder, model_config: ModelConfig, weight_dtype: WeightDtype, progress: Progress
+) -> LoadedModel:
+    from kvasir.models.digest import model_digest
+    from kvasir.models.weights import load_weights
+
+    return LoadedModel(
+        folder=folder,
+        model_config=model_config,
+        model_digest=model_digest(folder.path),
+        weight_dtype=weight_dtype,
+        weights=load_weights(folder.path, model_config, weight_dtype, progress),
+    )
+
+
+def build(loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits) -> EngineParts:
+    """An engine's parts around a loaded model.  ``limits`` are those from before the weights were loaded."""
     from kvasir.engine.runner import ModelRunner
     from kvasir.formats.store import KVStore
     from kvasir.kernels.select import make_kernels
     from kvasir.models.decoder import Decoder
-    from kvasir.models.digest import model_digest
-    from kvasir.models.weights import load_weights
 
+    _check_allocation(config.cache)
+    model_config = loaded.model_config
+    max_model_len = effective_max_model_len(config, model_config)
+    threads = config.threads or usable_cores()
+    cache = replace(config.cache, kv_cache_dtype=config.cache.kv_cache_dtype or AUTO_KV_DTYPE)
+    config = replace(config, max_model_len=max_model_len, cache=cache, threads=threads)
     kernels = make_kernels(config.kernels, threads)
-    limits = available_memory()
-    weights = load_weights(folder.path, model_config, config.weight_dtype, progress)
     layout = make_layout(model_config, cache)
     needs = MemoryNeeds(
         layout=layout,
         max_model_len=max_model_len,
-        weights_bytes=weights.num_bytes,
+        weights_bytes=loaded.weights.num_bytes,
         working_bytes=working_memory_bytes(model_config, config.scheduler),
     )
     memory = plan_memory(limits, needs, cache, config.scheduler)
-    store = KVStore(layout, memory.num_blocks)
-    digest = model_digest(folder.path)
-    decoder = Decoder(model_config, weights, kernels, max_model_len)
+    decoder = Decoder(model_config, loaded.weights, kernels, max_model_len)
     return EngineParts(
         config=config,
-        folder=folder,
+        folder=loaded.folder,
         model_config=model_config,
-        model_digest=digest,
-        manager=make_manager(config, layout, memory, f"{digest}:{config.weight_dtype.value}"),
+        model_digest=loaded.model_digest,
+        manager=make_manager(config, layout, memory, f"{loaded.model_digest}:{loaded.weight_dtype.value}"),
         memory=memory,
-        executor=ModelRunner(decoder, store, config),
+        executor=ModelRunner(decoder, KVStore(layout, memory.num_blocks), config),
         kernels_name=kernels.name,
-        weights_bytes=weights.num_bytes,
+        weights_bytes=loaded.weights.num_bytes,
     )
 
 
@@ -116,7 +154,8 @@ def _check_allocation(cache: CacheConfig) -> None:
         )
 
 
-def _effective_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+def effective_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+    """The context that is served; raises ``ConfigError`` when more is asked for than the model has."""
     most = model_config.max_position_embeddings
     asked = config.max_model_len
     if asked is None:
