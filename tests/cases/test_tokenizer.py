@@ -18,11 +18,16 @@ def tokenizer_with(template: str, *, by_config: bool) -> Tokenizer:
     return Tokenizer(byte_level(adds_bos=not by_config), config=config, template_sources={"default": template})
 
 
+def bos_of(tokenizer: Tokenizer) -> int:
+    assert tokenizer.bos_id is not None
+    return tokenizer.bos_id
+
+
 @pytest.mark.parametrize("by_config", [False, True], ids=["post-processor", "add_bos_token"])
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_K1_exactly_one_bos_on_every_route(template: str, by_config: bool) -> None:
     tokenizer = tokenizer_with(TEMPLATES[template], by_config=by_config)
-    bos = tokenizer.bos_id
+    bos = bos_of(tokenizer)
     chat_text = tokenizer.apply_chat_template(MESSAGES)
     routes = {
         "chat": tokenizer.encode_chat(MESSAGES),
@@ -42,8 +47,8 @@ def test_K1_exactly_one_bos_on_every_route(template: str, by_config: bool) -> No
 def test_K1_bos_inside_a_text_is_left_alone() -> None:
     tokenizer = tokenizer_with(WITH_BOS, by_config=False)
     ids = tokenizer.encode(f"a{BOS}b")
-    assert ids.count(tokenizer.bos_id) == 2
-    assert ids[0] == ids[2] == tokenizer.bos_id
+    assert ids.count(bos_of(tokenizer)) == 2
+    assert ids[0] == ids[2] == bos_of(tokenizer)
 
 
 def test_K1_a_tokenizer_that_adds_no_bos_gets_none() -> None:

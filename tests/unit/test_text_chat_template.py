@@ -39,11 +39,12 @@ TEMPLATES = {
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["plain", "tools"])
 @pytest.mark.parametrize("prompt", [True, False], ids=["prompt", "history"])
-def test_the_text_is_what_transformers_renders(name: str, tools: list[dict[str, Any]] | None, prompt: bool) -> None:
+def test_the_text_is_what_transformers_renders(name: str, tools: list[Any] | None, prompt: bool) -> None:
     theirs = PreTrainedTokenizerFast(tokenizer_object=byte_level(), **SPECIAL)
     theirs.chat_template = TEMPLATES[name]
     ours = ChatTemplate({"default": TEMPLATES[name]}, SPECIAL)
-    for variables in ({}, {"enable_thinking": False}):
+    choices: list[dict[str, Any]] = [{}, {"enable_thinking": False}]
+    for variables in choices:
         expected = theirs.apply_chat_template(
             CHAT, tools=tools, tokenize=False, add_generation_prompt=prompt, **variables
         )
@@ -53,7 +54,7 @@ def test_the_text_is_what_transformers_renders(name: str, tools: list[dict[str, 
 def test_a_model_without_template_says_so() -> None:
     template = ChatTemplate({}, SPECIAL)
     assert not template.is_present
-    with pytest.raises(BadRequestError, match="has no chat template.*completions"):
+    with pytest.raises(BadRequestError, match=r"has no chat template.*completions"):
         template.render(CHAT)
 
 

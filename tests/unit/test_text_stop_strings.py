@@ -1,5 +1,7 @@
 """Stop strings: text is cut where the first one completes, and only what may start one is held."""
 
+from itertools import pairwise
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -25,7 +27,7 @@ def may_start(held: str, stops: tuple[str, ...]) -> bool:
 
 def cut(text: str, places: list[int]) -> list[str]:
     bounds = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
-    return [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(bounds)]
 
 
 @given(text=LETTERS, stops=STOPS, places=st.lists(st.integers(0, 30)), include=st.booleans())

@@ -15,6 +15,8 @@ CONVERTER_VERSION = 1
 
 _HF_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _HF_PATTERNS = ("*.safetensors", "*.json", "tokenizer*", "*.model", "*.jinja")
+_HF_IGNORED = ("consolidated*", "original/*", "*/*.safetensors")
+"""The same weights a second time, in other layouts."""
 _HEADER_BYTES = 1 << 20
 
 
@@ -96,7 +98,7 @@ def _download(model_id: str, progress: Progress) -> Path:
 
     progress(f"download {model_id}", 0.0)
     try:
-        folder = snapshot_download(model_id, allow_patterns=list(_HF_PATTERNS))
+        folder = snapshot_download(model_id, allow_patterns=list(_HF_PATTERNS), ignore_patterns=list(_HF_IGNORED))
     except GatedRepoError as error:
         raise ModelError(
             f"{model_id} is gated: accept its terms on its page and log in with `hf auth login`."
