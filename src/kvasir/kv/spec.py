@@ -1,5 +1,6 @@
 """``KVSpec``: the only place where KV bytes are computed.  Allocator, admission, planner and metrics all ask here."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from kvasir.kv.format_spec import K_TILES, V_TILES, KVDtype, TensorSpec
@@ -8,8 +9,44 @@ from kvasir.kv.retention import FULL, Retention
 BLOCK_SIZES = (16, 32, 64)
 
 
+class BlockArithmetic(ABC):
+    """What a store of blocks costs, given its tiles.  ``KVSpec`` is our store; the planner describes those of others."""
+
+    __slots__ = ()
+
+    block_size: int
+    retention: Retention
+
+    @property
+    @abstractmethod
+    def num_pairs(self) -> int:
+        """How many (layer, kv_head) pairs the group has."""
+
+    @property
+    @abstractmethod
+    def tile_tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors of one block of one head: K's, then V's."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block over all layers and heads of the group, metadata included."""
+        return self.num_pairs * sum(tensor.num_bytes for tensor in self.tile_tensors)
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.block_bytes / self.block_size
+
+    def pool_bytes(self, num_blocks: int) -> int:
+        """Bytes the store allocates for ``num_blocks`` blocks: exact, not an estimate."""
+        return num_blocks * self.block_bytes
+
+    def max_blocks(self, num_tokens: int, chunk_tokens: int) -> int:
+        """The most blocks one sequence of ``num_tokens`` holds at once."""
+        return self.retention.max_blocks(num_tokens, chunk_tokens, self.block_size)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KVSpec:
+class KVSpec(BlockArithmetic):
     """The KV store of one group.
 
     ``heads_by_layer[l]`` are the KV heads of layer l that belong to the group (empty when none).  ``head_dim`` is the
@@ -31,32 +68,13 @@ class KVSpec:
 
     @property
     def num_pairs(self) -> int:
-        """How many (layer, kv_head) pairs the group has."""
         return sum(len(heads) for heads in self.heads_by_layer)
 
     @property
     def tile_tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors of one block of one head: K's, then V's."""
         k_tensors = K_TILES[self.k_dtype](self.head_dim, self.block_size)
         return k_tensors + V_TILES[self.v_dtype](self.head_dim, self.block_size)
 
     def tensor_shape(self, tensor: TensorSpec, layer: int, num_blocks: int) -> tuple[int, ...]:
         """Shape of ``tensor`` in the layer-major store: [num_blocks, heads of this layer in the group, *tile]."""
         return (num_blocks, len(self.heads_by_layer[layer]), *tensor.shape)
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one block over all layers and heads of the group, metadata included."""
-        return self.num_pairs * sum(tensor.num_bytes for tensor in self.tile_tensors)
-
-    @property
-    def bytes_per_token(self) -> float:
-        return self.block_bytes / self.block_size
-
-    def pool_bytes(self, num_blocks: int) -> int:
-        """Bytes the store allocates for ``num_blocks`` blocks: exact, not an estimate."""
-        return num_blocks * self.block_bytes
-
-    def max_blocks(self, num_tokens: int, chunk_tokens: int) -> int:
-        """The most blocks one sequence of ``num_tokens`` holds at once."""
-        return self.retention.max_blocks(num_tokens, chunk_tokens, self.block_size)
