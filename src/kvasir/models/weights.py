@@ -121,8 +121,9 @@ def _table_dtype(stored: Tensor) -> torch.dtype:
     """The 16-bit type that loses least: as stored, or fp16 for fp32 values within its range, else bf16."""
     if stored.dtype is not torch.float32:
         return stored.dtype
-    fits = stored.abs().max() <= torch.finfo(torch.float16).max
-    return torch.float16 if fits else torch.bfloat16
+    low, high = torch.aminmax(stored)
+    limit = torch.finfo(torch.float16).max
+    return torch.float16 if -limit <= low and high <= limit else torch.bfloat16
 
 
 def _check_names(entries: dict[str, TensorEntry], config: ModelConfig) -> None:
