@@ -111,7 +111,7 @@ class CpuKernels:
 
     def attend(self, q: Tensor, kv: LayerKV, plan: AttentionPlan, scale: float, out: Tensor) -> None:
         layer = layer_view(kv)
-        num_tokens, num_heads, dim = q.shape
+        num_heads = q.shape[1]
         work = work_list(plan, kv, num_heads, self._threads)
         shape = (work.num_tokens, num_heads, kv.k[0].shape[2])
         q_at, out_at = address(q, torch.float32, shape, "q"), address(out, torch.float32, shape, "out")

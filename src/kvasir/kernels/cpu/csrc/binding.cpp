@@ -147,7 +147,7 @@ class Context {
     args.head_dim = layer.head_dim;
     args.scale = scale;
     work.prepare(args, num_store_heads, layer.head_dim);
-    const int64_t cost = work.cost() * work.shape().group * num_store_heads * layer.head_dim / 8;
+    const int64_t cost = work.cost() * work.shape().group * num_store_heads * layer.head_dim / 16;
     run_pieces(work.num_units() * num_store_heads, 1, cost, args, table_->attend);
   }
 
@@ -169,7 +169,7 @@ class Context {
   }
 
  private:
-  // About what one core does in a few microseconds: less is not worth waking anybody, or giving the GIL away.
+  // About what one core does in ten microseconds: less is not worth waking anybody, or giving the GIL away.
   static constexpr int64_t SMALL = 16384;
 
   template <class Args>

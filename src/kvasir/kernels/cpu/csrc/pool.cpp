@@ -97,7 +97,13 @@ void Pool::run_own(Job& job) {
   }
   if (has_sleepers) wake_.notify_all();
   work(job);
-  while (busy_.load(std::memory_order_acquire) != 0) relax();
+  for (int i = 0; busy_.load(std::memory_order_acquire) != 0; ++i) {
+    if (i < SPINS) {
+      relax();
+    } else {
+      std::this_thread::yield();  // a worker lost its core: let it have this one
+    }
+  }
 }
 
 void Pool::worker_loop() {

@@ -1,0 +1,94 @@
+"""Paged attention against the fp64 reference: formats, head sizes, head ratios, windows, ragged batches."""
+
+import pytest
+import torch
+from paged_scenes import Scene, Sequence, Setup, random_product
+from tolerances import TOLERANCES
+
+from kvasir.kernels.cpu.kernels import CpuKernels
+from kvasir.kernels.interface import AttentionPlan, Kernels, Product
+from kvasir.kernels.reference import ReferenceKernels
+from kvasir.kv.format_spec import KVDtype
+
+BOUND = TOLERANCES["attend", "relative"]
+
+# (tokens already in the cache, tokens of this step): decode, prefill and both, with edges at blocks and segments.
+RAGGED = [(0, 1), (16, 1), (511, 1), (512, 1), (1100, 1), (0, 70), (500, 33), (15, 2), (1023, 5), (0, 16)]
+
+
+def make_step(setup: Setup, kernels: Kernels, rows: list[tuple[int, int]]) -> tuple[Scene, AttentionPlan, torch.Tensor]:
+    """A store that holds every row's past and present, the step's plan and its queries."""
+    scene = Scene(setup, num_blocks=256 * 16 // setup.block_size)
+    sequences = [Sequence(random_product(setup, past + new, seed)) for seed, (past, new) in enumerate(rows)]
+    for sequence, (past, _) in zip(sequences, rows, strict=True):
+        if past:
+            past_plan = scene.plan([(sequence, past)])
+            product = Product(sequence.product[:past])
+            rotation = (torch.ones(past, setup.head_dim // 2), torch.zeros(past, setup.head_dim // 2))
+            kernels.qkv_write(product, setup.shape, None, rotation, [(scene.kv, past_plan)])
+            sequence.num_computed = past
+    plan = scene.plan([(sequence, new) for sequence, (_, new) in zip(sequences, rows, strict=True)])
+    data = torch.cat([sequence.product[sequence.num_computed :] for sequence in sequences])
+    rotation = (torch.ones(len(data), setup.head_dim // 2), torch.zeros(len(data), setup.head_dim // 2))
+    return scene, plan, kernels.qkv_write(Product(data), setup.shape, None, rotation, [(scene.kv, plan)])
+
+
+def assert_agrees(setup: Setup, kernels: CpuKernels, oracle: ReferenceKernels, rows: list[tuple[int, int]]) -> None:
+    scene, plan, q = make_step(setup, kernels, rows)
+    out, expected = torch.full_like(q, float("nan")), torch.empty_like(q)
+    kernels.attend(q, scene.kv, plan, setup.scale, out)
+    oracle.attend(q, scene.kv, plan, setup.scale, expected)
+    assert (out - expected).abs().max() <= BOUND * expected.abs().max()
+
+
+@pytest.mark.parametrize("dtype", list(KVDtype))
+@pytest.mark.parametrize("head_dim", [32, 40, 64, 80, 128, 256])
+@pytest.mark.parametrize("window", [None, 24, 700])
+def test_agrees_with_the_reference(
+    cpu: CpuKernels, reference: ReferenceKernels, dtype: KVDtype, head_dim: int, window: int | None
+) -> None:
+    setup = Setup(head_dim=head_dim, k_dtype=dtype, v_dtype=dtype, window=window)
+    assert_agrees(setup, cpu, reference, RAGGED)
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (4, 4), (9, 3), (8, 1), (20, 1), (14, 2), (10, 2)])
+def test_every_head_ratio(cpu: CpuKernels, reference: ReferenceKernels, num_heads: int, num_kv_heads: int) -> None:
+    setup = Setup(num_heads=num_heads, num_kv_heads=num_kv_heads, k_dtype=KVDtype.BF16, v_dtype=KVDtype.BF16)
+    assert_agrees(setup, cpu, reference, RAGGED)
+
+
+@pytest.mark.parametrize("k_dtype", list(KVDtype))
+@pytest.mark.parametrize("v_dtype", list(KVDtype))
+@pytest.mark.parametrize("window", [None, 24])
+def test_every_instruction_set(
+    each_isa: CpuKernels, reference: ReferenceKernels, k_dtype: KVDtype, v_dtype: KVDtype, window: int | None
+) -> None:
+    setup = Setup(head_dim=72, k_dtype=k_dtype, v_dtype=v_dtype, window=window, block_size=32)
+    assert_agrees(setup, each_isa, reference, RAGGED)
+
+
+def test_large_scores_do_not_overflow(each_isa: CpuKernels, reference: ReferenceKernels) -> None:
+    """Scores in the hundreds: one token takes all the weight, the others underflow to nothing."""
+    setup = Setup()
+    scene, plan, q = make_step(setup, each_isa, RAGGED)
+    q = q * 40
+    out, expected = torch.empty_like(q), torch.empty_like(q)
+    each_isa.attend(q, scene.kv, plan, setup.scale, out)
+    reference.attend(q, scene.kv, plan, setup.scale, expected)
+    # A score of 400 carries an fp32 error of 400 * 2^-24 * a few, which the exponential turns into a relative one.
+    assert (out - expected).abs().max() <= 100 * BOUND * expected.abs().max()
+
+
+def test_only_the_heads_of_the_group_are_written(cpu: CpuKernels, reference: ReferenceKernels) -> None:
+    """A store that holds KV heads 2 and 0 of 3 answers for their query heads, in the model's order, and no other."""
+    setup = Setup(num_heads=6, num_kv_heads=2)
+    scene, plan, _ = make_step(setup, cpu, RAGGED)
+    scene.kv.heads = torch.tensor([2, 0], dtype=torch.int32)
+    scene.kv.num_kv_heads = 3
+    scene.kv.prepared = plan.prepared = None
+    q = torch.randn(len(plan.slots), 9, setup.head_dim)
+    out, expected = torch.full_like(q, 7.0), torch.full_like(q, 7.0)
+    cpu.attend(q, scene.kv, plan, setup.scale, out)
+    reference.attend(q, scene.kv, plan, setup.scale, expected)
+    assert (out[:, 3:6] == 7.0).all()
+    assert (out - expected).abs().max() <= BOUND * expected.abs().max()
