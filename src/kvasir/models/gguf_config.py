@@ -36,13 +36,13 @@ class GgufMetadata:
         return self.values.get(f"{self.architecture}.{key}", default)
 
     def needed(self, key: str) -> int:
-        """An integer every file of the architecture has; ``ModelError`` naming it when absent or per layer."""
+        """A count every file of the architecture has; ``ModelError`` naming it when absent, zero or per layer."""
         name = f"{self.architecture}.{key}"
         value = self.values.get(name)
         if isinstance(value, list) and len(set(value)) == 1:
             value = value[0]
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ModelError(f"The GGUF file needs one whole number as {name}, but has {value!r}.")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ModelError(f"The GGUF file needs one whole number above 0 as {name}, but has {value!r}.")
         return value
 
 
@@ -70,9 +70,9 @@ def build_config(metadata: GgufMetadata, shapes: dict[str, tuple[int, ...]], rop
         "vocab_size": shapes["token_embd.weight"][0],
         "hidden_size": hidden_size,
         "intermediate_size": metadata.needed("feed_forward_length"),
-        "num_hidden_layers": metadata.needed("block_count"),
+        "num_hidden_layers": _num_layers(metadata, shapes),
         "num_attention_heads": num_heads,
-        "num_key_value_heads": int(metadata.of_architecture("attention.head_count_kv", num_heads)),
+        "num_key_value_heads": _num_kv_heads(metadata, num_heads),
         "head_dim": head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": float32_value(metadata.of_architecture("attention.layer_norm_rms_epsilon", 1e-5)),
@@ -123,6 +123,22 @@ def _refuse_unserved(metadata: GgufMetadata) -> None:
             f"The GGUF file has a sliding window in architecture {metadata.architecture}, "
             "but does not say for which layers; use the Hugging Face folder of the model."
         )
+
+
+def _num_kv_heads(metadata: GgufMetadata, num_heads: int) -> int:
+    if metadata.of_architecture("attention.head_count_kv") is None:
+        return num_heads
+    num_kv_heads = metadata.needed("attention.head_count_kv")
+    if num_heads % num_kv_heads:
+        raise ModelError(f"The GGUF file has {num_heads} query heads, which {num_kv_heads} KV heads cannot share.")
+    return num_kv_heads
+
+
+def _num_layers(metadata: GgufMetadata, shapes: dict[str, tuple[int, ...]]) -> int:
+    num_layers = metadata.needed("block_count")
+    if num_layers > len(shapes):
+        raise ModelError(f"The GGUF file claims {num_layers} layers, but has only {len(shapes)} weights.")
+    return num_layers
 
 
 def _check_head_dim(metadata: GgufMetadata, head_dim: int) -> None:
