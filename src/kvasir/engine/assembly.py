@@ -8,16 +8,10 @@ from kvasir.core.errors import ConfigError
 from kvasir.core.executor import Executor
 from kvasir.core.progress import Progress
 from kvasir.engine.config import CacheConfig, EngineConfig, WeightDtype
-from kvasir.engine.memory import (
-    MemoryLimits,
-    MemoryNeeds,
-    MemoryPlan,
-    available_memory,
-    plan_memory,
-    working_memory_bytes,
-)
+from kvasir.engine.memory import MemoryLimits, MemoryPlan, available_memory
+from kvasir.engine.pool_plan import effective_max_model_len, plan_pool
+from kvasir.engine.pool_plan import make_layout as make_layout
 from kvasir.kv.allocation import AllocationKind
-from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.manager import KVManager, KVManagerConfig
 from kvasir.models.config import ModelConfig, load_config
@@ -25,9 +19,6 @@ from kvasir.models.resolve import ModelFolder, resolve_model
 
 if TYPE_CHECKING:
     from kvasir.models.layers import ModelWeights
-
-AUTO_KV_DTYPE = KVDtype.BF16
-"""What ``--kv-cache-dtype auto`` means: 16 bits, and the range of fp32, so that no model can overflow it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,20 +81,12 @@ def build(loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits) -> En
 
     _check_allocation(config.cache)
     model_config = loaded.model_config
-    max_model_len = effective_max_model_len(config, model_config)
     threads = config.threads or usable_cores()
-    cache = replace(config.cache, kv_cache_dtype=config.cache.kv_cache_dtype or AUTO_KV_DTYPE)
-    config = replace(config, max_model_len=max_model_len, cache=cache, threads=threads)
+    plan = plan_pool(model_config, config, loaded.weights.num_bytes, limits)
+    config = replace(plan.config, threads=threads)
     kernels = make_kernels(config.kernels, threads)
-    layout = make_layout(model_config, cache)
-    needs = MemoryNeeds(
-        layout=layout,
-        max_model_len=max_model_len,
-        weights_bytes=loaded.weights.num_bytes,
-        working_bytes=working_memory_bytes(model_config, config.scheduler),
-    )
-    memory = plan_memory(limits, needs, cache, config.scheduler)
-    decoder = Decoder(model_config, loaded.weights, kernels, max_model_len)
+    layout, memory = plan.layout, plan.memory
+    decoder = Decoder(model_config, loaded.weights, kernels, plan.max_model_len)
     return EngineParts(
         config=config,
         folder=loaded.folder,
@@ -115,11 +98,6 @@ def build(loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits) -> En
         kernels_name=kernels.name,
         weights_bytes=loaded.weights.num_bytes,
     )
-
-
-def make_layout(model_config: ModelConfig, cache: CacheConfig) -> KVLayout:
-    dtype = cache.kv_cache_dtype or AUTO_KV_DTYPE
-    return KVLayout.from_geometry(model_config.geometry, block_size=cache.block_size, k_dtype=dtype, v_dtype=dtype)
 
 
 def make_manager(config: EngineConfig, layout: KVLayout, memory: MemoryPlan, model_digest: str) -> KVManager:
@@ -152,16 +130,3 @@ def _check_allocation(cache: CacheConfig) -> None:
             "--kv-allocation contiguous cannot share blocks, so it does not work with --enable-prefix-caching; "
             "add --no-enable-prefix-caching."
         )
-
-
-def effective_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
-    """The context that is served; raises ``ConfigError`` when more is asked for than the model has."""
-    most = model_config.max_position_embeddings
-    asked = config.max_model_len
-    if asked is None:
-        return most
-    if asked < 1:
-        raise ConfigError(f"--max-model-len must be at least 1, got {asked}.")
-    if asked > most:
-        raise ConfigError(f"--max-model-len {asked} is more than the model's own context of {most} tokens.")
-    return asked

@@ -1,0 +1,67 @@
+"""The KV pool a configuration leads to, before it is allocated: ``kvasir serve`` and ``kvasir plan`` both ask here."""
+
+from dataclasses import dataclass, replace
+
+from kvasir.core.errors import ConfigError
+from kvasir.engine.config import CacheConfig, EngineConfig
+from kvasir.engine.memory import MemoryLimits, MemoryNeeds, MemoryPlan, plan_memory, working_memory_bytes
+from kvasir.kv.format_spec import KVDtype
+from kvasir.kv.layout import KVLayout
+from kvasir.models.config import ModelConfig
+
+AUTO_KV_DTYPE = KVDtype.BF16
+"""What ``--kv-cache-dtype auto`` means: 16 bits, and the range of fp32, so that no model can overflow it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlan:
+    """``config`` has no field of cache or context left to 'auto'.  ``memory.pool_bytes`` is what will be allocated."""
+
+    config: EngineConfig
+    layout: KVLayout
+    max_model_len: int
+    weights_bytes: int
+    working_bytes: int
+    memory: MemoryPlan
+
+
+def plan_pool(model: ModelConfig, config: EngineConfig, weights_bytes: int, limits: MemoryLimits) -> PoolPlan:
+    """Context, layout and number of blocks of each group.  Raises ``ConfigError`` when they cannot be had.
+
+    ``weights_bytes`` is what the weights take or will take; ``limits`` are those from before they were loaded.
+    """
+    max_model_len = effective_max_model_len(config, model)
+    cache = replace(config.cache, kv_cache_dtype=config.cache.kv_cache_dtype or AUTO_KV_DTYPE)
+    layout = make_layout(model, cache)
+    needs = MemoryNeeds(
+        layout=layout,
+        max_model_len=max_model_len,
+        weights_bytes=weights_bytes,
+        working_bytes=working_memory_bytes(model, config.scheduler),
+    )
+    return PoolPlan(
+        config=replace(config, max_model_len=max_model_len, cache=cache),
+        layout=layout,
+        max_model_len=max_model_len,
+        weights_bytes=weights_bytes,
+        working_bytes=needs.working_bytes,
+        memory=plan_memory(limits, needs, cache, config.scheduler),
+    )
+
+
+def make_layout(model: ModelConfig, cache: CacheConfig) -> KVLayout:
+    dtype = cache.kv_cache_dtype or AUTO_KV_DTYPE
+    return KVLayout.from_geometry(model.geometry, block_size=cache.block_size, k_dtype=dtype, v_dtype=dtype)
+
+
+def effective_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
+    """The context that is served; raises ``ConfigError`` when more is asked for than the model has."""
+    most = model.max_position_embeddings
+    asked = config.max_model_len
+    if asked is None:
+        return most
+    if asked < 1:
+        raise ConfigError(f"--max-model-len must be at least 1, got {asked}.")
+    if asked > most:
+        raise ConfigError(f"--max-model-len {asked} is more than the model's own context of {most} tokens.")
+    return asked
