@@ -83,7 +83,7 @@ def test_every_end_of_turn_ends_an_answer(tmp_path: Path) -> None:
     [
         ("mamba", {}, "architecture 'mamba' is not served"),
         ("llama", {"llama.expert_count": 8}, "mixture of experts"),
-        ("llama", {"llama.block_count": None}, "needs one whole number as llama.block_count"),
+        ("llama", {"llama.block_count": None}, "above 0 as llama.block_count, but has None"),
         ("llama", {"llama.rope.dimension_count": 16}, "rotary part of 16"),
         ("llama", {"llama.attention.key_length": 32, "llama.attention.value_length": 64}, "values of 64"),
         ("llama", {"llama.attention.head_count": [8, 4]}, "needs one whole number"),
