@@ -15,8 +15,9 @@ from kvasir.scheduling.config import SchedulerConfig
 if TYPE_CHECKING:
     from kvasir.models.config import ModelConfig
 
-# Interpreter, torch and its thread pools, tokenizer, HTTP: measured at about 350 MiB, with room to breathe.
-_BASE_BYTES = 448 << 20
+# Resident without weights, pool and a step's tensors: measured at about 360 MiB for the engine's process with torch,
+# and up to 200 MiB for the HTTP process beside it; with room to breathe.
+_BASE_BYTES = 640 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
