@@ -42,9 +42,7 @@ def make_scheduler(num_sequences: int, num_steps: int) -> Scheduler:
     longest = PROMPT_TOKENS + num_steps + 1
     blocks = num_sequences * -(-longest // layout.block_size)
     config = SchedulerConfig(max_num_batched_tokens=8192, max_num_seqs=num_sequences)
-    manager = KVManager(
-        KVManagerConfig(layout=layout, num_blocks=(blocks,), max_model_len=8192, max_chunk_tokens=8192)
-    )
+    manager = KVManager(KVManagerConfig(layout=layout, num_blocks=(blocks,), max_model_len=8192, max_chunk_tokens=8192))
     scheduler = Scheduler(config, manager, MonotonicClock())
     for i in range(num_sequences):
         scheduler.add(

@@ -1,6 +1,7 @@
 """Loads: the same seed gives the same text and lengths, and the driver keeps every token and its time."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,7 +17,7 @@ from kvasir.kv.manager import KVManager, KVManagerConfig
 from kvasir.scheduling.config import SchedulerConfig
 from kvasir.scheduling.scheduler import Scheduler
 from kvasir.workload.chat_turns import ChatShape, play_chat
-from kvasir.workload.driver import play
+from kvasir.workload.driver import LoadResult, play
 from kvasir.workload.lengths import LengthMix
 from kvasir.workload.prompts import make_text, make_text_of, make_token_ids
 
@@ -63,8 +64,8 @@ class LetterTokenizer:
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         return self.encode("".join(f"<{message['role']}>{message['content']}" for message in messages))
 
-    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        return "".join(chr(1000 + token_id) for token_id in ids)
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return "".join(chr(1000 + token_id) for token_id in token_ids)
 
 
 def request(name: str, num_prompt: int, num_output: int, n: int = 1) -> Request:
@@ -107,9 +108,10 @@ def test_length_mix_is_clipped_and_mixed() -> None:
 def test_play_keeps_every_token_and_its_time() -> None:
     num_steps = 0
 
-    def count() -> None:
+    def count(so_far: LoadResult) -> None:
         nonlocal num_steps
         num_steps += 1
+        assert so_far.num_steps == num_steps
 
     load = play(CountingEngine(), [request("a", 40, 5), request("b", 3, 2, n=2)], on_step=count)
     assert load.num_steps == num_steps == 5

@@ -20,17 +20,18 @@ _METAVARS = {
 }
 
 
-def engine_options(*, has_model_argument: bool = True) -> OptionGroup:
+def engine_options(*, has_model_argument: bool = True, only: frozenset[str] | None = None) -> OptionGroup:
     """Builds an ``EngineConfig``; a value that cannot be one is a usage error that names the flag.
 
-    ``has_model_argument``: the model may also be given without ``--model``, as the command's one argument."""
+    ``has_model_argument``: the model may also be given without ``--model``, as the command's one argument.
+    ``only``: names of the flags to offer (None: all), for a command that decides the others itself."""
     model = inspect.Parameter(
         _MODEL_ARGUMENT,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[str | None, typer.Argument(metavar="[MODEL]", help="The same as --model.")],
     )
-    flags = [_parameter(flag) for flag in FLAGS]
+    flags = [_parameter(flag) for flag in FLAGS if only is None or flag.name in only]
     return OptionGroup(parameters=[model, *flags] if has_model_argument else flags, build=_build)
 
 

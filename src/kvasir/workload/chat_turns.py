@@ -1,6 +1,6 @@
 """A long chat, turn by turn: how long each turn waits for its first token, and how much of it was cached."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ class ChatTokenizer(Protocol):
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]: ...
 
-    def decode(self, ids: list[int], skip_special_tokens: bool = ...) -> str: ...
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = ...) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,8 +44,11 @@ class LoadResult:
         return min(times[0] for (owner, _), times in self.token_times_s.items() if owner == request_id)
 
 
-def play(engine: SteppedEngine, requests: Sequence[Request], on_step: Callable[[], None] | None = None) -> LoadResult:
-    """All requests arrive at once; returns when the last has ended.  ``on_step`` runs after every step.
+def play(
+    engine: SteppedEngine, requests: Sequence[Request], on_step: Callable[[LoadResult], None] | None = None
+) -> LoadResult:
+    """All requests arrive at once; returns when the last has ended.  ``on_step`` sees the result so far
+    after every step.
 
     Raises ``KvasirError`` when a request is refused or ends with an error: a load that lost requests measures nothing.
     """
@@ -60,7 +63,7 @@ def play(engine: SteppedEngine, requests: Sequence[Request], on_step: Callable[[
         for event in events:
             _take(result, event, now_s)
         if on_step is not None:
-            on_step()
+            on_step(result)
     result.duration_s = time.perf_counter() - start
     if len(result.finished) != len(requests):
         raise KvasirError(f"{len(requests)} requests were played, but {len(result.finished)} ended.")
