@@ -8,9 +8,9 @@ from torch import Tensor
 
 from kvasir.core.errors import ModelError
 from kvasir.core.progress import Progress, no_progress
-from kvasir.engine.config import WeightDtype
+from kvasir.engine.config import KernelChoice, WeightDtype
 from kvasir.kernels.interface import HeadNorms, Kernels
-from kvasir.kernels.reference import ReferenceKernels
+from kvasir.kernels.select import make_kernels
 from kvasir.models.config import ModelConfig
 from kvasir.models.layers import LayerWeights, ModelWeights
 from kvasir.models.linear import MAX_ROTATION, FloatLinear, Linear, LinearMaker, make_linear_maker, owned
@@ -31,8 +31,9 @@ def load_weights(
 ) -> ModelWeights:
     """The weights of a folder in Hugging Face layout, in ``weight_dtype``.
 
-    ``kernels`` quantises int8 weights (default: the reference, which is slower).  ``max_rotation`` bounds the
-    Hadamard block, 0 for none; other values than the default are for measurements.
+    ``kernels`` quantises int8 weights; by default the compiled ones where they were built, whatever the engine computes
+    with, so that a model's codes do not depend on that.  ``max_rotation`` bounds the Hadamard block, 0 for none; other
+    values than the default are for measurements.
     Needs the memory of the result and of one layer.  Raises ``ModelError``, one sentence naming the weight and its
     shape, when a weight is missing, unknown or of another shape than the config says.
     """
@@ -41,7 +42,8 @@ def load_weights(
     files = MappedWeights(read_weight_files(folder))
     _check_names(files.entries, config)
     with torch.inference_mode():
-        make_linear = make_linear_maker(weight_dtype, kernels or ReferenceKernels(), max_rotation)
+        kernels = kernels or make_kernels(KernelChoice.AUTO, torch.get_num_threads())
+        make_linear = make_linear_maker(weight_dtype, kernels, max_rotation)
         layers: list[LayerWeights] = []
         for layer in range(config.num_layers):
             layers.append(_LayerReader(files, config, layer, make_linear).read())
