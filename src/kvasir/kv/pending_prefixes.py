@@ -1,5 +1,4 @@
-"""Prefixes that some running sequence is computing right now, so that a twin can wait for them instead of computing
-them again."""
+"""Prefixes that a running sequence is computing now, so that a twin can wait for them instead of computing them too."""
 
 
 class PendingPrefixes:
