@@ -1,23 +1,25 @@
 """``kvasir demo``: a growing chat with prefix caching off and on, and what paging and continuous batching buy."""
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvasir.cli.console import print_json, print_table
-from kvasir.cli.demo_engines import CHAT_VARIANTS, LOAD_VARIANTS, DemoVariant
+from kvasir.cli.demo_engines import CHAT_VARIANTS, LOAD_VARIANTS, DemoVariant, load_once
 from kvasir.cli.engine_options import engine_options
 from kvasir.cli.options import with_groups
 from kvasir.cli.progress import progress_bars
 from kvasir.core.progress import Progress
 from kvasir.engine.config import EngineConfig
-from kvasir.workload.chat_turns import ChatShape, ChatTurn
-from kvasir.workload.mixed_load import MixedLoad, MixedLoadResult
+from kvasir.workload.chat_turns import ChatShape, ChatTurn, play_chat
+from kvasir.workload.mixed_load import MixedLoad, MixedLoadResult, play_mixed_load
 
 if TYPE_CHECKING:
     from kvasir.claims.result_file import ResultWriter
+    from kvasir.engine.assembly import LoadedModel
 
 # The other settings are what the demo compares, so it sets them itself.
 _OFFERED = frozenset({"model", "weight_dtype", "kv_cache_dtype", "block_size", "kernels", "threads"})
@@ -41,8 +43,9 @@ def run(
     folder = output or _default_folder()
     shape, load = ChatShape(num_turns=turns), MixedLoad(num_requests=requests)
     with progress_bars() as progress:
-        chats = {name: _chat(variant, engine, shape, progress) for name, variant in CHAT_VARIANTS.items()}
-        loads = {name: _load(variant, engine, load, progress) for name, variant in LOAD_VARIANTS.items()}
+        player = _Player(load_once(engine, progress), engine, progress)
+        chats = {name: player.chat(variant, shape) for name, variant in CHAT_VARIANTS.items()}
+        loads = {name: player.load(variant, load) for name, variant in LOAD_VARIANTS.items()}
     writer = ResultWriter(path=folder / "demo.json", measurements=_measurements(shape, chats, load, loads))
     _claim(writer, chats, loads)
     picture = folder / "demo.png"
@@ -62,24 +65,30 @@ def _default_folder() -> Path:
     return results if results.is_dir() else Path("kvasir-demo")
 
 
-def _chat(variant: DemoVariant, base: EngineConfig, shape: ChatShape, progress: Progress) -> list[ChatTurn]:
-    from kvasir.text.tokenizer import Tokenizer
-    from kvasir.workload.chat_turns import play_chat
+@dataclass(frozen=True, slots=True)
+class _Player:
+    """Plays a workload on each engine that is compared, around one loaded model."""
 
-    with variant.engine(base, progress) as engine:
-        stage = f"chat, {variant.label}"
-        progress(stage, 0.0)
-        tokenizer = Tokenizer.from_folder(engine.folder.path)
-        return play_chat(engine, tokenizer, shape, lambda turn: progress(stage, turn.turn / shape.num_turns))
+    loaded: "LoadedModel"
+    config: EngineConfig
+    progress: Progress
 
+    def chat(self, variant: DemoVariant, shape: ChatShape) -> list[ChatTurn]:
+        from kvasir.text.tokenizer import Tokenizer
 
-def _load(variant: DemoVariant, base: EngineConfig, load: MixedLoad, progress: Progress) -> MixedLoadResult:
-    from kvasir.workload.mixed_load import play_mixed_load
+        report = self._stage(f"chat, {variant.label}")
+        with variant.engine(self.loaded, self.config) as engine:
+            tokenizer = Tokenizer.from_folder(engine.folder.path)
+            return play_chat(engine, tokenizer, shape, lambda turn: report(turn.turn / shape.num_turns))
 
-    with variant.engine(base, progress) as engine:
-        stage = f"mixed load, {variant.label}"
-        progress(stage, 0.0)
-        return play_mixed_load(engine, load, lambda fraction: progress(stage, fraction))
+    def load(self, variant: DemoVariant, load: MixedLoad) -> MixedLoadResult:
+        report = self._stage(f"mixed load, {variant.label}")
+        with variant.engine(self.loaded, self.config) as engine:
+            return play_mixed_load(engine, load, report)
+
+    def _stage(self, stage: str) -> Callable[[float], None]:
+        self.progress(stage, 0.0)
+        return lambda fraction: self.progress(stage, fraction)
 
 
 def _measurements(

@@ -14,6 +14,7 @@ from kvasir.scheduling.config import BatchingMode
 from kvasir.workload.driver import play
 
 if TYPE_CHECKING:
+    from kvasir.engine.assembly import LoadedModel
     from kvasir.engine.engine import Engine
 
 _CHAT_TOKENS = 8192
@@ -33,33 +34,36 @@ class DemoVariant:
     scheduler: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
-    def engine(self, base: EngineConfig, progress: Progress) -> "Iterator[Engine]":
-        """A warm engine, closed at the end.  Raises ``ConfigError`` or ``ModelError``."""
+    def engine(self, loaded: "LoadedModel", base: EngineConfig) -> "Iterator[Engine]":
+        """A warm engine around ``loaded``, closed at the end.  Raises ``ConfigError``."""
+        from kvasir.engine.assembly import build, make_layout
         from kvasir.engine.engine import Engine
+        from kvasir.engine.memory import available_memory
 
-        engine = Engine.from_config(self._config(base, progress), progress)
+        bytes_per_token = make_layout(loaded.model_config, base.cache).bytes_per_token
+        memory = MemoryConfig(kv_cache_memory_bytes=round(self.pool_tokens * bytes_per_token))
+        config = replace(
+            base,
+            max_model_len=self.max_model_len,
+            cache=replace(base.cache, memory=memory, **self.cache),
+            scheduler=replace(base.scheduler, **self.scheduler),
+        )
+        engine = Engine(build(loaded, config, available_memory()))
         try:
             _warm_up(engine)
             yield engine
         finally:
             engine.close()
 
-    def _config(self, base: EngineConfig, progress: Progress) -> EngineConfig:
-        memory = MemoryConfig(kv_cache_memory_bytes=round(self.pool_tokens * _bytes_per_token(base, progress)))
-        return replace(
-            base,
-            max_model_len=self.max_model_len,
-            cache=replace(base.cache, memory=memory, **self.cache),
-            scheduler=replace(base.scheduler, **self.scheduler),
-        )
 
-
-def _bytes_per_token(base: EngineConfig, progress: Progress) -> float:
-    from kvasir.engine.assembly import make_layout
+def load_once(config: EngineConfig, progress: Progress) -> "LoadedModel":
+    """The model that all variants share.  Raises ``ModelError``."""
+    from kvasir.engine.assembly import load_model
     from kvasir.models.config import load_config
     from kvasir.models.resolve import resolve_model
 
-    return make_layout(load_config(resolve_model(base.model, progress).path), base.cache).bytes_per_token
+    folder = resolve_model(config.model, progress)
+    return load_model(folder, load_config(folder.path), config.weight_dtype, progress)
 
 
 def _warm_up(engine: "Engine") -> None:
