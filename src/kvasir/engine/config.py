@@ -1,25 +1,13 @@
 """Everything the engine can be told, parsed once into frozen values; flags, LLM arguments and tests all make these."""
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 from kvasir.core.errors import ConfigError
+from kvasir.kernels.choice import KernelChoice
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.format_spec import KVDtype
+from kvasir.models.weight_dtype import WeightDtype
 from kvasir.scheduling.config import SchedulerConfig
-
-
-class WeightDtype(Enum):
-    INT8 = "int8"
-    FP32 = "fp32"
-    BF16 = "bf16"
-
-
-class KernelChoice(Enum):
-    AUTO = "auto"
-    """Compiled kernels; the reference where they were not built."""
-    CPU = "cpu"
-    REFERENCE = "reference"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

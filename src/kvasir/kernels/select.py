@@ -3,7 +3,7 @@
 import torch
 
 from kvasir.core.errors import ConfigError
-from kvasir.engine.config import KernelChoice
+from kvasir.kernels.choice import KernelChoice
 from kvasir.kernels.interface import Kernels
 from kvasir.kernels.reference import ReferenceKernels
 

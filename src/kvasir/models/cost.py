@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from kvasir.engine.config import WeightDtype
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.retention import Retention, RetentionKind
 from kvasir.models.config import ModelConfig
 from kvasir.models.parameters import layer_shapes, parameter_shapes
+from kvasir.models.weight_dtype import WeightDtype
 
 _FLOAT_BYTES = 4
 _SCALE_BYTES = 4

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from kvasir.engine.config import WeightDtype
 from kvasir.models.config import ModelConfig, RopeKind
 from kvasir.models.safetensors_folder import TensorEntry, WeightFile, read_weight_files
+from kvasir.models.weight_dtype import WeightDtype
 
 _SAMPLE_BYTES = 1024
 

@@ -6,9 +6,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kvasir.engine.config import WeightDtype
 from kvasir.kernels.interface import Kernels, Product, Rows, RowStyle
 from kvasir.kernels.rotation import rotation_size
+from kvasir.models.weight_dtype import WeightDtype
 
 MAX_ROTATION = 512
 """Largest block of the Hadamard rotation; larger ones spread outliers no further and cost more a token."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kvasir.core.errors import ModelError
 from kvasir.core.progress import Progress, no_progress
-from kvasir.engine.config import KernelChoice, WeightDtype
+from kvasir.kernels.choice import KernelChoice
 from kvasir.kernels.interface import HeadNorms, Kernels
 from kvasir.kernels.select import make_kernels
 from kvasir.models.config import ModelConfig
@@ -16,6 +16,7 @@ from kvasir.models.layers import LayerWeights, ModelWeights
 from kvasir.models.linear import MAX_ROTATION, FloatLinear, Linear, LinearMaker, make_linear_maker, owned
 from kvasir.models.parameters import EMBEDDING, FINAL_NORM, HEAD, is_recomputed, layer_name, parameter_shapes
 from kvasir.models.safetensors_folder import MappedWeights, TensorEntry, read_weight_files
+from kvasir.models.weight_dtype import WeightDtype
 
 _STAGE = "load weights"
 
