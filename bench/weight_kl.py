@@ -89,7 +89,7 @@ def make_variants(
         Variant("int8 weights (rotated)", decoder(WeightDtype.INT8)),
         Variant("int8 weights, no rotation", decoder(WeightDtype.INT8, max_rotation=0)),
         Variant("bf16 weights", decoder(WeightDtype.BF16)),
-        Variant("fp32 weights in chunks of half the size (the floor)", reference, parts=2),
+        Variant("fp32 weights in other chunks (the floor)", reference, parts=9),
     ]
     return reference, variants
 
@@ -153,34 +153,31 @@ def main() -> int:
         shown = ", ".join(f"{variant.title}: {sum(variant.kl_sums) / num_tokens:.5f}" for variant in variants)
         print(f"window {number}: KL per token so far: {shown}", flush=True)
 
-    writer = ResultWriter(
-        path=arguments.output, command=f"KVASIR_DATA=... python bench/weight_kl.py --model {arguments.model}"
-    )
+    write_results(arguments, kernels, variants)
+    return 0
+
+
+def write_results(arguments: argparse.Namespace, kernels: Kernels, variants: list[Variant]) -> None:
+    options = " ".join(f"--{name} {getattr(arguments, name)}" for name in ("model", "windows", "tokens", "chunk"))
+    command = f"KVASIR_DATA=<folder with {arguments.text.name}> python bench/weight_kl.py {options}"
+    writer = ResultWriter(path=arguments.output, command=command)
     writer.measurements = {
         "text": arguments.text.name,
-        "windows": arguments.windows,
-        "tokens_per_window": arguments.tokens,
         "kernels": kernels.name,
         "unit": "nats per token, KL(fp32 weights || these weights), KV in fp32",
     }
     for variant in variants:
         per_window = [total / arguments.tokens for total in variant.kl_sums]
-        mean = statistics.fmean(per_window)
         writer.measurements[variant.title] = {
-            "kl": mean,
+            "kl": statistics.fmean(per_window),
             "kl_by_window": per_window,
-            "top1_agreement": variant.num_agreeing / num_tokens,
+            "top1_agreement": variant.num_agreeing / (arguments.windows * arguments.tokens),
         }
-        is_the_default = variant is variants[0]
-        writer.claim(
-            f"KL per token of {variant.title} from fp32 weights",
-            mean,
-            "nats",
-            better=Better.LOWER,
-            target=TARGET_KL if is_the_default else None,
-        )
+        if variant.parts == 1:
+            target = TARGET_KL if variant is variants[0] else None
+            name = f"KL per token of {variant.title} from fp32 weights"
+            writer.claim(name, statistics.fmean(per_window), "nats", better=Better.LOWER, target=target)
     print(f"written: {writer.write()}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -78,6 +78,7 @@ def build(loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits) -> En
     from kvasir.formats.store import KVStore
     from kvasir.kernels.select import make_kernels
     from kvasir.models.decoder import Decoder
+    from kvasir.models.digest import computation_digest
 
     _check_allocation(config.cache)
     model_config = loaded.model_config
@@ -85,6 +86,9 @@ def build(loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits) -> En
     plan = plan_pool(model_config, config, loaded.weights.num_bytes, limits)
     config = replace(plan.config, threads=threads)
     kernels = make_kernels(config.kernels, threads)
+    computation = computation_digest(
+        loaded.model_digest, model_config, loaded.weight_dtype, plan.max_model_len, kernels.name
+    )
     layout, memory = plan.layout, plan.memory
     decoder = Decoder(model_config, loaded.weights, kernels, plan.max_model_len)
     return EngineParts(
@@ -92,7 +96,7 @@ def build(loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits) -> En
         folder=loaded.folder,
         model_config=model_config,
         model_digest=loaded.model_digest,
-        manager=make_manager(config, layout, memory, f"{loaded.model_digest}:{loaded.weight_dtype.value}"),
+        manager=make_manager(config, layout, memory, computation),
         memory=memory,
         executor=ModelRunner(decoder, KVStore(layout, memory.num_blocks), config),
         kernels_name=kernels.name,

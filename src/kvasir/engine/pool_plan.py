@@ -55,13 +55,16 @@ def make_layout(model: ModelConfig, cache: CacheConfig) -> KVLayout:
 
 
 def effective_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
-    """The context that is served; raises ``ConfigError`` when more is asked for than the model has."""
-    most = model.max_position_embeddings
+    """The context that is served: the model's own, or what was asked for, up to what its RoPE scaling was made for.
+
+    Raises ``ConfigError`` when more is asked for than that.
+    """
+    most = model.max_context
     asked = config.max_model_len
     if asked is None:
-        return most
+        return model.max_position_embeddings
     if asked < 1:
         raise ConfigError(f"--max-model-len must be at least 1, got {asked}.")
     if asked > most:
-        raise ConfigError(f"--max-model-len {asked} is more than the model's own context of {most} tokens.")
+        raise ConfigError(f"--max-model-len {asked} is more than the model's longest context of {most} tokens.")
     return asked
