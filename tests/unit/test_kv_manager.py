@@ -35,8 +35,8 @@ def test_a_key_collision_is_a_miss_never_a_wrong_hit():
     entry = next(iter(manager.index))
     layout = make_layout()
     other_tokens = [9] * 16
-    assert find_prefix(manager.index, layout.groups, [entry.key], entry.token_ids).num_tokens == 16
-    assert find_prefix(manager.index, layout.groups, [entry.key], other_tokens).num_tokens == 0
+    assert find_prefix(manager.index, layout.groups, [entry.key], lambda _: entry.token_ids).num_tokens == 16
+    assert find_prefix(manager.index, layout.groups, [entry.key], lambda _: other_tokens).num_tokens == 0
 
 
 @pytest.mark.parametrize("field", ["cache_salt", "tenant"])

@@ -33,6 +33,9 @@ class FreeList:
         assert last is not None
         self._link(last, block, self._sentinel)
 
+    def on_key(self, block: Block) -> None:
+        """``block`` has just become findable.  Nothing to this order, which goes by when blocks were last used."""
+
     def prepend(self, block: Block) -> None:
         """Put ``block`` at the head: it holds nothing worth keeping."""
         first = self._sentinel.next

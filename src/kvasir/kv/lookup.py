@@ -1,6 +1,6 @@
 """The longest cached prefix that is valid in every group at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvasir.kv.block import Block
@@ -19,23 +19,26 @@ class PrefixHit:
 
 
 def find_prefix(
-    index: PrefixIndex, groups: Sequence[KVSpec], keys: Sequence[bytes], token_ids: Sequence[int]
+    index: PrefixIndex, groups: Sequence[KVSpec], keys: Sequence[bytes], content_at: Callable[[int], tuple[int, ...]]
 ) -> PrefixHit:
     """Longest p = n * block_size such that FULL groups hold [0, p) and SLIDING groups the window before p.
 
-    ``keys`` are those of the whole blocks that may be reused.  A sliding group may lack old blocks, so the search runs
-    on over holes there and keeps, per group, the length of the run of present blocks that ends here:
+    ``keys`` are those of the whole blocks that may be reused, ``content_at(i)`` is what must be in block i.  A sliding
+    group may lack old blocks, so the search runs on over holes there and keeps, per group, the length of the run of
+    present blocks that ends here:
 
         block:      0   1   2   3   4          window of 2 blocks
         present:    -   x   x   x   -    ->    p = 4 blocks is a hit for this group, p = 5 and p = 1 are not
     """
     block_size = groups[0].block_size
+    if len(groups) == 1 and groups[0].retention.kind is RetentionKind.FULL:
+        return _find_full(index, keys, content_at, block_size)
     full_ids = [g for g, spec in enumerate(groups) if spec.retention.kind is RetentionKind.FULL]
     entries: list[PrefixEntry | None] = []
     run_lengths = [0] * len(groups)
     best = 0
     for i, key in enumerate(keys):
-        entry = index.find(key, token_ids[i * block_size : (i + 1) * block_size])
+        entry = index.find(key, content_at(i))
         if full_ids and (entry is None or any(entry.blocks[g] is None for g in full_ids)):
             break
         entries.append(entry)
@@ -48,6 +51,19 @@ def find_prefix(
     return PrefixHit(
         best * block_size, tuple(_blocks_of(entries[:best], g, spec, best) for g, spec in enumerate(groups))
     )
+
+
+def _find_full(
+    index: PrefixIndex, keys: Sequence[bytes], content_at: Callable[[int], tuple[int, ...]], block_size: int
+) -> PrefixHit:
+    """The same for a single FULL group, which most models are: an entry that exists has its one block."""
+    blocks: list[Block | None] = []
+    for i, key in enumerate(keys):
+        entry = index.find(key, content_at(i))
+        if entry is None:
+            break
+        blocks.append(entry.blocks[0])
+    return PrefixHit(len(blocks) * block_size, (tuple(blocks),))
 
 
 def _num_dead(spec: KVSpec, position: int) -> int:

@@ -1,5 +1,6 @@
 """``KVManager``: all the scheduler sees of memory."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,6 +9,8 @@ from kvasir.core.sequence import Sequence
 from kvasir.core.step import BlockCopy, TableUpdate
 from kvasir.kv.allocation import AllocationKind, Regions
 from kvasir.kv.block import Block
+from kvasir.kv.content import ContentOf, token_content
+from kvasir.kv.free_list import FreeList
 from kvasir.kv.hashing import root_key
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.lookup import PrefixHit, find_prefix
@@ -19,7 +22,10 @@ from kvasir.kv.sequence_blocks import SequenceBlocks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVManagerConfig:
-    """``num_blocks`` per group.  ``max_model_len`` and ``max_chunk_tokens`` bound what one sequence can need."""
+    """``num_blocks`` per group.  ``max_model_len`` and ``max_chunk_tokens`` bound what one sequence can need.
+
+    ``content_of`` and ``make_free_list`` (called once a group) are for replaying recorded traffic, where tokens are
+    known by stand-ins only and other orders of eviction are compared; the engine leaves them alone."""
 
     layout: KVLayout
     num_blocks: tuple[int, ...]
@@ -28,6 +34,8 @@ class KVManagerConfig:
     model_digest: str = ""
     enable_prefix_caching: bool = True
     allocation: AllocationKind = AllocationKind.PAGED
+    content_of: ContentOf = token_content
+    make_free_list: Callable[[], FreeList] = FreeList
 
     def __post_init__(self) -> None:
         if self.allocation is AllocationKind.CONTIGUOUS and self.enable_prefix_caching:
@@ -62,10 +70,11 @@ class KVManager:
         if len(config.num_blocks) != len(self.groups):
             raise ValueError(f"{len(config.num_blocks)} pool sizes given for {len(self.groups)} groups")
         self.index = PrefixIndex(len(self.groups))
-        self.pools = [BlockPool(n, self._evictor(g)) for g, n in enumerate(config.num_blocks)]
+        self.pools = [BlockPool(n, self._evictor(g), config.make_free_list()) for g, n in enumerate(config.num_blocks)]
         self.sequences: dict[int, SequenceBlocks] = {}
         self.pending = PendingPrefixes()
         self._is_caching = config.enable_prefix_caching
+        self._content_of = config.content_of
         self._roots: dict[tuple[str, str], bytes] = {}
         self._has_windows = any(spec.retention.window for spec in self.groups)
         self.regions: Regions | None = None
@@ -82,8 +91,17 @@ class KVManager:
         if not self.config.enable_prefix_caching:
             return PrefixHit(0, tuple(() for _ in self.groups))
         num_blocks = (sequence.num_tokens - 1) // self.block_size
-        keys = self._state(sequence).extend_keys(sequence.token_ids, num_blocks, self.block_size)
-        return find_prefix(self.index, self.groups, keys[:num_blocks], sequence.token_ids)
+        keys = self.keys_of(sequence, num_blocks)
+        return find_prefix(
+            self.index, self.groups, keys, lambda index: self._content_of(sequence, index, self.block_size)
+        )
+
+    def keys_of(self, sequence: Sequence, num_blocks: int) -> list[bytes]:
+        """The prefix keys of the first ``num_blocks`` blocks of ``sequence``, all of whose tokens must be known.
+
+        Changes nothing but the memory of the sequence's keys."""
+        keys = self._state(sequence).extend_keys(sequence, num_blocks, self.block_size, self._content_of)
+        return keys[:num_blocks]
 
     def is_being_computed(self, sequence: Sequence, hit: PrefixHit) -> bool:
         """Some running sequence is computing the block right after ``hit``: waiting a little turns it into a hit."""
@@ -168,14 +186,14 @@ class KVManager:
         num_whole = sequence.num_computed_tokens // self.block_size
         if num_whole <= state.num_registered or not self._is_caching:
             return
-        keys = state.extend_keys(sequence.token_ids, num_whole, self.block_size)
+        keys = state.extend_keys(sequence, num_whole, self.block_size, self._content_of)
         for i in range(state.num_registered, num_whole):
-            token_ids = sequence.token_ids[i * self.block_size : (i + 1) * self.block_size]
+            content = self._content_of(sequence, i, self.block_size)
             for g, table in enumerate(state.tables):
                 block = table.blocks[i]
                 if block is None or block.key is not None:
                     continue
-                if self.index.insert(keys[i], token_ids, g, block):
+                if self.index.insert(keys[i], content, g, block):
                     self.pools[g].set_key(block, keys[i])
         state.num_registered = num_whole
         self._withdraw_pending(state, num_whole)
@@ -320,7 +338,7 @@ class KVManager:
         if not self.config.enable_prefix_caching:
             return
         num_whole = (sequence.num_tokens - 1) // self.block_size
-        keys = state.extend_keys(sequence.token_ids, num_whole, self.block_size)
+        keys = state.extend_keys(sequence, num_whole, self.block_size, self._content_of)
         state.pending = range(state.num_registered, max(num_whole, state.num_registered))
         self.pending.add(keys[state.pending.start : state.pending.stop])
 

@@ -12,15 +12,16 @@ class BlockPool:
 
     A block is *used* (referenced by block tables), *cached* (unreferenced, content still findable by its key) or *free*
     (unreferenced, content forgotten).  ``num_free + num_cached + num_used == num_blocks`` always.
-    ``on_evict(block)`` is called just before a cached block is reused or forgotten.
+    ``on_evict(block)`` is called just before a cached block is reused or forgotten.  ``free_list`` decides the order of
+    eviction: least recently used, unless another (empty) one is given.
     """
 
-    def __init__(self, num_blocks: int, on_evict: Callable[[Block], None]) -> None:
+    def __init__(self, num_blocks: int, on_evict: Callable[[Block], None], free_list: FreeList | None = None) -> None:
         self.blocks = [Block(block_id) for block_id in range(num_blocks)]
         self.num_blocks = num_blocks
         self.num_cached = 0
         self._on_evict = on_evict
-        self.free_list = FreeList()
+        self.free_list = FreeList() if free_list is None else free_list
         for block in self.blocks:
             self.free_list.append(block)
 
@@ -38,7 +39,7 @@ class BlockPool:
         return self.num_blocks - self.free_list.num_blocks
 
     def allocate(self) -> Block:
-        """A block with one reference and no key, evicting the oldest cached one when nothing is free.
+        """A block with one reference and no key, evicting the first cached one when nothing is free.
 
         The caller has checked ``num_available``; an empty pool raises ``InvariantViolation``."""
         block = self.free_list.pop_first()
@@ -84,6 +85,7 @@ class BlockPool:
         if block.key is not None or block.ref_count == 0:
             raise InvariantViolation(f"{block!r} cannot be given a key")
         block.key = key
+        self.free_list.on_key(block)
 
     def forget(self, block: Block) -> None:
         """Drop the block's key, so that its content can no longer be found."""

@@ -7,7 +7,10 @@ from kvasir.kv.block import Block
 
 
 class PrefixEntry:
-    """One block's worth of tokens after one prefix; ``blocks[g]`` is group g's block, or None when evicted there."""
+    """One block's worth of tokens after one prefix; ``blocks[g]`` is group g's block, or None when evicted there.
+
+    ``token_ids`` is what names the block's content: its tokens, unless the manager was told otherwise (``content.py``).
+    """
 
     __slots__ = ("blocks", "key", "num_present", "token_ids")
 

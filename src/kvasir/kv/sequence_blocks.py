@@ -1,8 +1,8 @@
 """What the manager knows of one sequence: its block tables and the keys of its whole blocks."""
 
-from collections.abc import Sequence
-
+from kvasir.core.sequence import Sequence
 from kvasir.kv.block_table import BlockTable
+from kvasir.kv.content import ContentOf
 from kvasir.kv.hashing import block_key
 
 
@@ -38,11 +38,11 @@ class SequenceBlocks:
         self.must_announce = True
         self.region_id: int | None = None
 
-    def extend_keys(self, token_ids: Sequence[int], num_blocks: int, block_size: int) -> list[bytes]:
-        """The keys of the first ``num_blocks`` whole blocks of ``token_ids``; mutates ``keys``."""
+    def extend_keys(self, sequence: Sequence, num_blocks: int, block_size: int, content_of: ContentOf) -> list[bytes]:
+        """At least the keys of the first ``num_blocks`` whole blocks of ``sequence``; mutates ``keys``."""
         keys = self.keys
         parent = keys[-1] if keys else self.root
         for index in range(len(keys), num_blocks):
-            parent = block_key(parent, token_ids[index * block_size : (index + 1) * block_size])
+            parent = block_key(parent, content_of(sequence, index, block_size))
             keys.append(parent)
         return keys
