@@ -1,0 +1,153 @@
+"""KV stores of any model under any engine, in the block arithmetic of ``KVSpec``; what one device holds of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from kvasir.core.errors import ConfigError
+from kvasir.kv.format_spec import K_TILES, KVDtype, TensorSpec
+from kvasir.kv.retention import FULL, Retention, sliding
+from kvasir.kv.spec import BlockArithmetic
+from kvasir.planner.model_shape import LayerCache, ModelShape
+
+
+class StoreDtype(Enum):
+    """How engines store K and V.  fp8 is bare codes (vLLM, SGLang keep its scales with the weights); the q formats
+    are llama.cpp's blocks of 32 elements with their scale; raw are bytes as they come."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP8 = "fp8"
+    Q8_0 = "q8_0"
+    Q5_1 = "q5_1"
+    Q5_0 = "q5_0"
+    Q4_1 = "q4_1"
+    Q4_0 = "q4_0"
+    RAW = "raw"
+
+
+_Q_BLOCK = 32
+_Q_BLOCK_BYTES = {
+    StoreDtype.Q8_0: 34,
+    StoreDtype.Q5_1: 24,
+    StoreDtype.Q5_0: 22,
+    StoreDtype.Q4_1: 20,
+    StoreDtype.Q4_0: 18,
+}
+_Tile = Callable[[int, int], tuple[TensorSpec, ...]]
+_OURS: dict[StoreDtype, _Tile] = {
+    StoreDtype.FP32: K_TILES[KVDtype.FP32],
+    StoreDtype.BF16: K_TILES[KVDtype.BF16],
+    StoreDtype.FP16: K_TILES[KVDtype.FP16],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpec(BlockArithmetic):
+    """One group of layers that store alike, on one device: ``num_layers`` times ``num_kv_heads`` pairs.
+
+    ``block_size`` is any number of tokens, as other engines have it; ``v_dim`` 0 stores K alone.
+    """
+
+    block_size: int
+    num_layers: int
+    num_kv_heads: int
+    k_dim: int
+    v_dim: int
+    k_dtype: StoreDtype
+    v_dtype: StoreDtype
+    retention: Retention = FULL
+    is_latent: bool = False
+
+    @property
+    def num_pairs(self) -> int:
+        return self.num_layers * self.num_kv_heads
+
+    @property
+    def tile_tensors(self) -> tuple[TensorSpec, ...]:
+        k_tile = _tile(self.k_dtype, self.k_dim, self.block_size)
+        return k_tile + _tile(self.v_dtype, self.v_dim, self.block_size) if self.v_dim else k_tile
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one block of one layer: what vLLM calls a page."""
+        return self.block_bytes // self.num_layers
+
+
+def _tile(dtype: StoreDtype, dim: int, block_size: int) -> tuple[TensorSpec, ...]:
+    if dtype in _OURS:
+        return _OURS[dtype](dim, block_size)
+    row_bytes = dim
+    if dtype in _Q_BLOCK_BYTES:
+        if dim % _Q_BLOCK:
+            raise ConfigError(f"KV format {dtype.value} needs rows of a multiple of {_Q_BLOCK} elements, not {dim}.")
+        row_bytes = dim // _Q_BLOCK * _Q_BLOCK_BYTES[dtype]
+    return (TensorSpec(dtype.value, "uint8", (block_size, row_bytes)),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFormat:
+    """The KV formats and block size an engine is told, and over how many devices each layer is split."""
+
+    k_dtype: StoreDtype = StoreDtype.BF16
+    v_dtype: StoreDtype = StoreDtype.BF16
+    block_size: int = 16
+    tensor_parallel: int = 1
+
+
+def heads_per_device(num_kv_heads: int, tensor_parallel: int) -> int:
+    """With more devices than KV heads every device still holds one: heads are replicated.
+
+    Raises ``ConfigError`` when neither divides the other."""
+    if num_kv_heads % tensor_parallel and tensor_parallel % num_kv_heads:
+        raise ConfigError(
+            f"{num_kv_heads} KV heads cannot be split over {tensor_parallel} devices: neither divides the other."
+        )
+    return max(num_kv_heads // tensor_parallel, 1)
+
+
+def kv_groups(shape: ModelShape, form: StoreFormat) -> tuple[StoreSpec, ...]:
+    """The stores of one device, one group for each kind of cache, in the order of first appearance."""
+    counts: dict[LayerCache, int] = {}
+    for cache in shape.held_caches():
+        counts[cache] = counts.get(cache, 0) + 1
+    return tuple(_spec(cache, count, form) for cache, count in counts.items())
+
+
+def _spec(cache: LayerCache, num_layers: int, form: StoreFormat) -> StoreSpec:
+    is_whole = cache.is_latent
+    return StoreSpec(
+        block_size=form.block_size,
+        num_layers=num_layers,
+        num_kv_heads=cache.num_kv_heads if is_whole else heads_per_device(cache.num_kv_heads, form.tensor_parallel),
+        k_dim=cache.k_dim,
+        v_dim=cache.v_dim,
+        k_dtype=StoreDtype.RAW if cache.is_raw else form.k_dtype,
+        v_dtype=form.v_dtype,
+        retention=FULL if cache.window is None else sliding(cache.window),
+        is_latent=cache.is_latent,
+    )
+
+
+def bytes_per_token(groups: tuple[StoreSpec, ...]) -> float:
+    """What one more token costs one device while no window has filled."""
+    return sum(spec.bytes_per_token for spec in groups)
+
+
+def held_bytes(groups: tuple[StoreSpec, ...], num_tokens: int, chunk_tokens: int) -> int:
+    """The most that a sequence of ``num_tokens`` holds on one device, in whole blocks; windows as they are trimmed."""
+    return sum(spec.pool_bytes(spec.max_blocks(num_tokens, chunk_tokens)) for spec in groups)
+
+
+def read_bytes(shape: ModelShape, form: StoreFormat, context: int) -> float:
+    """KV bytes one device reads for one new token behind ``context`` others: layers that share a cache read it too."""
+    attended: dict[LayerCache, int] = {}
+    for layer in shape.layers:
+        for cache in layer.caches:
+            attended[cache] = attended.get(cache, 0) + 1
+    num_bytes = 0.0
+    for cache, count in attended.items():
+        spec = _spec(cache, count, form)
+        num_bytes += spec.bytes_per_token * (context + 1 - spec.retention.first_visible(context))
+    return num_bytes + 2 * shape.state_bytes / form.tensor_parallel
