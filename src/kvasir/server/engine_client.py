@@ -27,6 +27,7 @@ from kvasir.server.metrics import RequestTimes, ServerMetrics
 logger = logging.getLogger("kvasir.server")
 
 _START_ERRORS: dict[str, type[KvasirError]] = {error.code: error for error in (ConfigError, ModelError)}
+_REFUSED_GRACE_S = 2.0
 
 
 class AbortCause(Enum):
@@ -87,8 +88,9 @@ class EngineClient:
             client._tasks.append(asyncio.create_task(client._listen()))
             client._handle.send(messages.Start(config=config))
             await client._ready
-        except BaseException:
-            await client.close(grace_s=0.0)
+        except BaseException as error:
+            # An engine that refused to start is ending by itself; one that is loading would not look up.
+            await client.close(grace_s=_REFUSED_GRACE_S if isinstance(error, KvasirError) else 0.0)
             raise
         client._tasks.append(asyncio.create_task(client._watch()))
         return client

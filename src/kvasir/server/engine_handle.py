@@ -82,7 +82,8 @@ class EngineHandle:
         try:
             await asyncio.wait_for(self._process.wait(), grace_s)
         except TimeoutError:
-            logger.warning("the engine process did not end within %.1f s and is killed", grace_s)
+            if grace_s > 0:
+                logger.warning("the engine process did not end within %.1f s and is killed", grace_s)
             self._kill()
             await self._process.wait()
         finally:

@@ -50,6 +50,7 @@ class EngineLoop:
         try:
             self._engine = Engine.from_config(start.config, progress=self._progress)
             self.send(describe(self._engine))
+            self.send(messages.StepReport(stats=self._engine.stats()))
         except KvasirError as error:
             self.send(messages.StartFailed(code=error.code, message=str(error)))
             return False

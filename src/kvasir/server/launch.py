@@ -7,11 +7,12 @@ import shlex
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import uvicorn
+from prometheus_client import disable_created_metrics
 
 from kvasir.core.errors import ConfigError
 from kvasir.core.progress import Progress, no_progress
@@ -47,16 +48,16 @@ class ServerInfo:
 def run_server(
     engine_config: EngineConfig,
     server_config: ServerConfig,
-    *,
     on_progress: Progress = no_progress,
     on_ready: Callable[[ServerInfo], None] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then return; for the main thread.
+    """Serve until SIGINT or SIGTERM, then return; for the main thread of a process that has nothing else to do.
 
     Raises ``ConfigError`` or ``ModelError`` when it cannot start (a port in use is found before the model is loaded)
     and ``EngineDeadError`` when the engine dies while loading.  No process and no file is left behind.
     """
     listener = _bind(server_config)
+    disable_created_metrics()  # a series of start times beside every counter: nobody's dashboard reads them
     try:
         asyncio.run(_serve(engine_config, server_config, listener, on_progress, on_ready))
     finally:
@@ -110,7 +111,7 @@ async def _serve(
     if engine is None:
         return
     try:
-        state = make_state(server_config, engine)
+        state = make_state(replace(server_config, port=listener.getsockname()[1]), engine)
         server = _Server(_uvicorn_config(state))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started and not serving.done():

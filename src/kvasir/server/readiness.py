@@ -1,7 +1,8 @@
 """What an engine says of itself when it is ready: the configuration in force and what its cache holds."""
 
-from kvasir.engine.config import EngineConfig
+from kvasir.engine.byte_size import format_bytes
 from kvasir.engine.engine import Engine
+from kvasir.engine.flags import effective_flags
 from kvasir.server.messages import Capacity, Ready
 
 
@@ -15,7 +16,7 @@ def describe(engine: Engine) -> Ready:
         max_model_len=engine.max_model_len,
         vocab_size=engine.model_config.vocab_size,
         policy=engine.config.scheduler.policy,
-        effective_config=effective_config(engine.config, engine.kernels_name),
+        effective_config=effective_config(engine),
         capacity=Capacity(
             block_size=engine.layout.block_size,
             num_blocks=engine.num_blocks,
@@ -26,30 +27,15 @@ def describe(engine: Engine) -> Ready:
     )
 
 
-def effective_config(config: EngineConfig, kernels_name: str) -> dict[str, str]:
-    """By flag name, as text.  ``config`` is the engine's own, in which nothing is left to 'auto' but the threads."""
+def effective_config(engine: Engine) -> dict[str, str]:
+    """By flag name, as a person would write it; what was left to 'auto' shows what that came to."""
     import torch
 
-    cache, scheduler = config.cache, config.scheduler
-    memory = cache.memory
-    by_bytes = memory.kv_cache_memory_bytes is not None
-    return {
-        "model": config.model,
-        "weight_dtype": config.weight_dtype.value,
-        "kernels": kernels_name,
+    config, memory = engine.config, engine.config.cache.memory
+    is_sized_by_bytes = memory.kv_cache_memory_bytes is not None
+    return effective_flags(config) | {
+        "kernels": engine.kernels_name,
         "threads": str(config.threads or torch.get_num_threads()),
-        "max_model_len": str(config.max_model_len),
-        "block_size": str(cache.block_size),
-        "kv_cache_dtype": cache.kv_cache_dtype.value if cache.kv_cache_dtype else "auto",
-        "kv_allocation": cache.allocation.value,
-        "kv_cache_memory": f"{memory.kv_cache_memory_bytes}" if by_bytes else "from memory_utilization",
-        "memory_utilization": "not used" if by_bytes else f"{memory.memory_utilization:g}",
-        "enable_prefix_caching": str(cache.enable_prefix_caching).lower(),
-        "scheduling": scheduler.batching.value,
-        "scheduling_policy": scheduler.policy.value,
-        "max_num_seqs": str(scheduler.max_num_seqs),
-        "max_num_batched_tokens": str(scheduler.max_num_batched_tokens),
-        "long_prefill_token_threshold": str(scheduler.long_prefill_token_threshold),
-        "max_waiting": str(scheduler.max_waiting),
-        "seed": str(config.seed),
+        "kv_cache_memory": format_bytes(engine.memory.pool_bytes),
+        "memory_utilization": "not used" if is_sized_by_bytes else f"{memory.memory_utilization:g}",
     }

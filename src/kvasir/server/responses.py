@@ -57,26 +57,26 @@ class ChatLogprobs(Struct, kw_only=True):
 
 
 class ChatMessage(Struct, kw_only=True):
-    content: str
     role: str = "assistant"
+    content: str
     refusal: None = None
 
 
 class ChatChoice(Struct, kw_only=True):
     index: int
     message: ChatMessage
-    finish_reason: str | None
     logprobs: ChatLogprobs | None = None
+    finish_reason: str | None
 
 
 class ChatCompletion(Struct, kw_only=True):
     id: str
+    object: str = "chat.completion"
     created: int
     model: str
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
-    object: str = "chat.completion"
 
 
 class ChatDelta(Struct, kw_only=True):
@@ -87,20 +87,20 @@ class ChatDelta(Struct, kw_only=True):
 class ChatChunkChoice(Struct, kw_only=True):
     index: int
     delta: ChatDelta
-    finish_reason: str | None = None
     logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
 
 
 class ChatChunk(Struct, kw_only=True):
     """``usage`` is left out unless asked for; then it is null on all chunks but the last."""
 
     id: str
+    object: str = "chat.completion.chunk"
     created: int
     model: str
     system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
-    object: str = "chat.completion.chunk"
 
 
 class CompletionLogprobs(Struct, kw_only=True):
@@ -115,33 +115,33 @@ class CompletionLogprobs(Struct, kw_only=True):
 class CompletionChoice(Struct, kw_only=True):
     index: int
     text: str
-    finish_reason: str | None = None
     logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
 
 
 class Completion(Struct, kw_only=True):
     """The whole answer, and one chunk of a stream: OpenAI uses one shape for both."""
 
     id: str
+    object: str = "text_completion"
     created: int
     model: str
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
-    object: str = "text_completion"
 
 
 class Model(Struct, kw_only=True):
     """``max_model_len`` is vLLM's extra field: prompt and output together."""
 
     id: str
-    created: int
-    max_model_len: int
-    root: str
     object: str = "model"
+    created: int
     owned_by: str = "kvasir"
+    root: str
+    max_model_len: int
 
 
 class ModelList(Struct, kw_only=True):
-    data: list[Model]
     object: str = "list"
+    data: list[Model]
