@@ -16,9 +16,10 @@ COMMANDS = {
     "chat": "Talk to a model in this terminal.",
     "generate": "Answer a file of requests (JSON lines in, JSON lines out).",
     "pull": "Download and convert a model, and print where it is kept.",
-    "demo": "Show what prefix caching, paging and continuous batching buy on this machine.",
+    "demo": "Measure what prefix caching, paging and batching buy here.",
     "version": "Print the versions of Kvasir and of what it computes with.",
 }
+_WIDE = {"max_content_width": 120}
 
 
 def make_app(arguments: Sequence[str]) -> typer.Typer:
@@ -33,10 +34,12 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
         # Plain help text: drawing it with rich would double the time it takes.
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        context_settings=_WIDE,
     )
     app.callback()(_root)
     for name, summary in COMMANDS.items():
-        app.command(name=name, help=summary)(_load(name) if name in arguments else _not_called)
+        command = _load(name) if name in arguments else _not_called
+        app.command(name=name, help=summary, context_settings=_WIDE)(command)
     return app
 
 
