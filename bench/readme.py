@@ -1,15 +1,18 @@
-"""Writes README's generated blocks: the annotated tree from docstrings, the measured table from result files."""
+"""Writes README's generated blocks: the trees from docstrings, the measured table from result files."""
 
 import argparse
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from kvasir.claims.result_file import Better, Claim, read_results
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "kvasir"
 README = ROOT / "README.md"
 
 # Rooms in reading order; others follow by name.
@@ -39,6 +42,17 @@ TEST_FOLDERS = {
 }
 
 
+@cache
+def files_under(folder: Path, pattern: str) -> tuple[Path, ...]:
+    """Files of the repository: what git tracks, so that a draft is not advertised; without git, what is there."""
+    found = sorted(folder.rglob(pattern))
+    done = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True)
+    if done.returncode:
+        return tuple(found)
+    tracked = {ROOT / name for name in done.stdout.split("\0")}
+    return tuple(path for path in found if path in tracked)
+
+
 def purpose(docstring: str | None) -> str:
     """The first sentence of a docstring, without its full stop."""
     paragraph = " ".join((docstring or "").split("\n\n")[0].split())
@@ -49,21 +63,37 @@ def module_purpose(path: Path) -> str:
     return purpose(ast.get_docstring(ast.parse(path.read_text())))
 
 
-def annotated_tree() -> str:
-    """One line a room and a file, purposes aligned; what it says comes from the files themselves."""
+def rooms_tree() -> str:
+    """The house at a glance: what lies at the top, and every room of the package."""
     lines: list[tuple[str, str]] = list(TOP_LEVEL.items())
     lines.append(("docs/", FOLDERS["docs"]))
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        lines.append((f"  {path.name}", path.read_text().splitlines()[0].removeprefix("# ")))
-    package = ROOT / "src" / "kvasir"
-    lines.append(("src/kvasir/", module_purpose(package / "__init__.py")))
-    rooms = sorted(path.parent.name for path in package.glob("*/__init__.py"))
-    for room in sorted(rooms, key=lambda room: ROOMS.index(room) if room in ROOMS else len(ROOMS)):
-        lines += _room_lines(package / room, depth=1)
+    lines.append(("src/kvasir/", module_purpose(PACKAGE / "__init__.py")))
+    lines += [(f"  {room.name}/", module_purpose(room / "__init__.py")) for room in rooms()]
     lines.append(("bench/", FOLDERS["bench"]))
-    lines += [(f"  {path.name}", module_purpose(path)) for path in sorted((ROOT / "bench").glob("*.py"))]
     lines.append(("tests/", FOLDERS["tests"]))
     lines += [(f"  {name}/", text) for name, text in TEST_FOLDERS.items()]
+    return _aligned(lines)
+
+
+def files_tree() -> str:
+    """Every file with its purpose, room by room."""
+    lines: list[tuple[str, str]] = []
+    for path in files_under(ROOT / "docs", "*.md"):
+        lines.append((f"docs/{path.name}", path.read_text().splitlines()[0].removeprefix("# ")))
+    for room in rooms():
+        lines += _room_lines(room, depth=0)
+    lines.append(("bench/", FOLDERS["bench"]))
+    lines += [(f"  {path.name}", module_purpose(path)) for path in files_under(ROOT / "bench", "*.py")]
+    return _aligned(lines)
+
+
+def rooms() -> list[Path]:
+    """The package's rooms in reading order."""
+    found = [path.parent for path in files_under(PACKAGE, "__init__.py") if path.parent.parent == PACKAGE]
+    return sorted(found, key=lambda room: ROOMS.index(room.name) if room.name in ROOMS else len(ROOMS))
+
+
+def _aligned(lines: list[tuple[str, str]]) -> str:
     width = max(len(name) for name, _ in lines) + 2
     return "```text\n" + "\n".join(f"{name:<{width}}{text}".rstrip() for name, text in lines) + "\n```"
 
@@ -71,11 +101,13 @@ def annotated_tree() -> str:
 def _room_lines(folder: Path, depth: int) -> list[tuple[str, str]]:
     indent = "  " * depth
     lines = [(f"{indent}{folder.name}/", module_purpose(folder / "__init__.py"))]
-    for path in sorted(folder.iterdir()):
-        if path.suffix == ".py" and path.name != "__init__.py":
-            lines.append((f"{indent}  {path.name}", module_purpose(path)))
-        elif (path / "__init__.py").exists():
+    modules = files_under(folder, "*.py")
+    inner = {path.parent for path in modules if path.parent.parent == folder and path.name == "__init__.py"}
+    for path in sorted(inner | {path for path in modules if path.parent == folder and path.name != "__init__.py"}):
+        if path in inner:
             lines += _room_lines(path, depth + 1)
+        else:
+            lines.append((f"{indent}  {path.name}", module_purpose(path)))
     return lines
 
 
@@ -100,7 +132,7 @@ def _target(claim: Claim) -> str:
     return f"{'≤' if claim.better is Better.LOWER else '≥'} {claim.target:g} {claim.unit}"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"tree": annotated_tree, "measured": measured_table}
+BLOCKS: dict[str, Callable[[], str]] = {"measured": measured_table, "rooms": rooms_tree, "files": files_tree}
 
 
 def with_blocks(text: str) -> str:

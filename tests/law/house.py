@@ -1,6 +1,7 @@
 """Where the house's files are: what the law tests walk over."""
 
 import ast
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -12,6 +13,13 @@ _SKIPPED_FOLDERS = {".git", ".venv", "build", "dist", "__pycache__", ".pytest_ca
 def python_files() -> list[Path]:
     """Every Python file of the package, in order."""
     return sorted(PACKAGE.rglob("*.py"))
+
+
+def tracked_files(folder: Path, pattern: str) -> list[Path]:
+    """Files under ``folder`` that belong to the repository: drafts that git does not know are nobody's promise yet."""
+    done = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True)
+    tracked = {ROOT / name for name in done.stdout.split("\0")}
+    return sorted(path for path in folder.rglob(pattern) if done.returncode or path in tracked)
 
 
 def text_files() -> list[Path]:
