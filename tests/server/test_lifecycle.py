@@ -17,7 +17,8 @@ import pytest
 from live_server import LiveServer, engine_settings, running_server, spawn_server
 
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
-SETTINGS = engine_settings(num_blocks=36, max_model_len=512, threads=1, scheduler={"max_num_seqs": 2})
+# Two seats and a queue of one.
+SETTINGS = engine_settings(num_blocks=36, max_model_len=512, threads=1, scheduler={"max_num_seqs": 2, "max_waiting": 1})
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +87,8 @@ def test_the_key_is_asked_for(doomed: LiveServer) -> None:
 
 def test_a_stalled_engine_turns_health_red_and_comes_back(doomed: LiveServer) -> None:
     streamed, whole, queued = begin(doomed)
+    overloaded = doomed.post("/v1/completions", PROMPT, headers={"Authorization": "Bearer secret"})
+    assert overloaded.status_code == 503 and overloaded.json()["error"]["code"] == "overloaded"
     doomed.engine.suspend()
     try:
         doomed.wait_for(lambda: health(doomed) == (503, "stalled"), 30)

@@ -15,6 +15,7 @@ from kvasir.server import messages, wire
 logger = logging.getLogger("kvasir.server")
 
 _LAST_WORDS_MS = 100
+_STANDARD_ERROR = 2
 
 
 class EngineHandle:
@@ -32,11 +33,12 @@ class EngineHandle:
     async def spawn(cls) -> "EngineHandle":
         directory = wire.make_directory()
         try:
-            # Standard input is the engine's sign that we live (parent_watch); its logs share our standard error.
+            # Standard input is the engine's sign that we live (parent_watch); whatever it prints joins our errors, so
+            # that our output stays ours.
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "kvasir.server.engine_process", str(directory)),
                 stdin=asyncio.subprocess.PIPE,
-                stdout=sys.stderr.fileno(),
+                stdout=_STANDARD_ERROR,
             )
         except BaseException:
             wire.remove_directory(directory)

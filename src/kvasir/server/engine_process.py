@@ -4,6 +4,7 @@ One thread: read what came, do one step, report it.  Whatever happens between tw
 effect within one step.
 """
 
+import gc
 import logging
 import signal
 import sys
@@ -35,6 +36,7 @@ class EngineLoop:
         self._outbox = wire.make_writer(self._context, directory, to_engine=False)
         self._engine: Engine | None = None
         self._is_stopping = False
+        self._is_audited = False
 
     def send(self, message: messages.Message) -> None:
         self._outbox.send(messages.encode(message))
@@ -62,12 +64,13 @@ class EngineLoop:
         engine = self._engine
         while not self._is_stopping:
             if not engine.has_work and not self._inbox.poll(HEARTBEAT_MS):
-                self.send(messages.StepReport(stats=engine.stats()))
+                self._idle(engine)
             while not self._is_stopping and self._inbox.poll(0):
                 self._handle(engine, messages.decode_to_engine(self._inbox.recv()))
             if engine.has_work and not self._is_stopping:
                 started_s = time.perf_counter()
                 events = engine.step()
+                self._is_audited = False
                 self.send(_report(engine, events, time.perf_counter() - started_s))
         engine.close()
 
@@ -76,6 +79,13 @@ class EngineLoop:
         self._inbox.close(linger=0)
         self._outbox.close(linger=1000)
         self._context.term()
+
+    def _idle(self, engine: Engine) -> None:
+        """A heartbeat; and once after work, every block is recounted while nobody waits for it."""
+        self.send(messages.StepReport(stats=engine.stats()))
+        if not self._is_audited:
+            engine.audit()
+            self._is_audited = True
 
     def _progress(self, stage: str, fraction: float) -> None:
         self.send(messages.LoadProgress(stage=stage, fraction=fraction))
@@ -133,6 +143,8 @@ def main() -> int:
     try:
         if not loop.start():
             return 1
+        # What the imports and the model made lives as long as the process: not to be walked by the collector.
+        gc.freeze()
         loop.run()
     except BaseException as error:
         loop.send(messages.EngineFailed(reason=f"{type(error).__name__}: {error}"))
