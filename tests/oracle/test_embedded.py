@@ -13,6 +13,7 @@ from kvasir.engine.config import KernelChoice, WeightDtype
 from kvasir.kernels.select import make_kernels
 from kvasir.models.config import load_config
 from kvasir.models.decoder import Decoder
+from kvasir.models.linear import MAX_ROTATION
 from kvasir.models.weights import load_weights
 
 RELATIVE_TOLERANCE = 1e-4
@@ -47,6 +48,23 @@ def test_logits(decoder: Decoder, hf_model: Any, tokenizer: Any, text: str) -> N
     [ours] = all_logits(decoder, [token_ids], chunk=200)
     assert len(token_ids) == 600 or text is not LONG_TEXT
     assert (ours - theirs).abs().max() <= RELATIVE_TOLERANCE * theirs.abs().max()
+
+
+def test_int8_weights_stay_close(demo_model: Path, decoder: Decoder, tokenizer: Any) -> None:
+    """A guard on 300 tokens; ``bench/weight_kl.py`` is the measurement (0.005 rotated, 0.04 plain, on other text)."""
+    token_ids = tokenizer(LONG_TEXT)["input_ids"][:300]
+    [exact] = all_logits(decoder, [token_ids], chunk=300)
+    divergences = {}
+    for max_rotation in (0, MAX_ROTATION):
+        weights = load_weights(demo_model, decoder.config, WeightDtype.INT8, max_rotation=max_rotation)
+        int8 = Decoder(decoder.config, weights, decoder.kernels, MAX_MODEL_LEN)
+        [logits] = all_logits(int8, [token_ids], chunk=300)
+        kl = torch.nn.functional.kl_div(
+            logits.log_softmax(-1), exact.log_softmax(-1), log_target=True, reduction="batchmean"
+        )
+        divergences[max_rotation] = kl.item()
+    assert divergences[MAX_ROTATION] < 0.01
+    assert divergences[MAX_ROTATION] < divergences[0] / 3
 
 
 def test_greedy_text(decoder: Decoder, hf_model: Any, tokenizer: Any) -> None:
