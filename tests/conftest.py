@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_server import LiveServer, engine_settings, running_server
 
 from kvasir.core.errors import ModelError
 from kvasir.models.resolve import resolve_model
+from live_server import LiveServer, engine_settings, running_server
 
 
 @pytest.fixture(scope="session")
