@@ -1,4 +1,4 @@
-"""Kvasir: an LLM server that puts the KV cache first.  ``kvasir.LLM`` is the offline front door, loaded on first use."""
+"""Kvasir: an LLM server that puts the KV cache first.  ``kvasir.LLM`` is the offline door, loaded on first use."""
 
 import os
 from typing import TYPE_CHECKING

@@ -11,11 +11,9 @@ BLOCK_SIZE = 16
 
 
 class PrefixMachine(RuleBasedStateMachine):
-    """``content[g][block_id]`` is the prefix (as a tuple of tokens up to the block's end) the block was computed for."""
+    """``content[g][block_id]`` is the prefix (as a tuple of tokens up to the block's end) it was computed for."""
 
-    @initialize(
-        windows=st.sampled_from([(None,), (40,), (None, 24), (20, 50)]), num_blocks=st.integers(10, 20)
-    )
+    @initialize(windows=st.sampled_from([(None,), (40,), (None, 24), (20, 50)]), num_blocks=st.integers(10, 20))
     def start(self, windows, num_blocks):
         self.manager = make_manager(num_blocks=num_blocks, windows=windows, chunk=160, max_model_len=160)
         self.content: list[dict[int, tuple]] = [{} for _ in self.manager.groups]

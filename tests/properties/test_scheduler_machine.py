@@ -42,13 +42,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold=st.sampled_from([0, 5]),
         fail=st.booleans(),
     )
-    def start(self, windows, spare_blocks, max_num_seqs, budget, policy, batching, caching, contiguous, threshold, fail):
+    def start(
+        self, windows, spare_blocks, max_num_seqs, budget, policy, batching, caching, contiguous, threshold, fail
+    ):
         geometry = KVGeometry(num_layers=2, num_kv_heads=1, head_dim=16, sliding_windows=WINDOWS[windows])
         layout = KVLayout.from_geometry(geometry, block_size=16, k_dtype=KVDtype.FP32, v_dtype=KVDtype.FP32)
         allocation = AllocationKind.CONTIGUOUS if contiguous and not caching else AllocationKind.PAGED
         whole = MAX_MODEL_LEN // 16
         num_blocks = tuple(
-            (whole if allocation is AllocationKind.CONTIGUOUS else spec.max_blocks(MAX_MODEL_LEN, budget)) + spare_blocks
+            (whole if allocation is AllocationKind.CONTIGUOUS else spec.max_blocks(MAX_MODEL_LEN, budget))
+            + spare_blocks
             for spec in layout.groups
         )
         self.manager = KVManager(

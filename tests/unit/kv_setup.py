@@ -34,7 +34,9 @@ def make_scheduler(manager: KVManager, **settings) -> Scheduler:
 
 
 def make_request(request_id: str, prompt, max_tokens=8, **settings) -> Request:
-    request_settings = {k: settings.pop(k) for k in ("priority", "cache_salt", "tenant", "eos_token_ids") if k in settings}
+    request_settings = {
+        k: settings.pop(k) for k in ("priority", "cache_salt", "tenant", "eos_token_ids") if k in settings
+    }
     return Request(
         request_id=request_id,
         prompt_token_ids=tuple(prompt),

@@ -195,7 +195,7 @@ def test_nan_logits_end_one_request_and_nobody_else():
 
 def test_refusals_change_nothing():
     run = Harness(make_manager(num_blocks=16, max_model_len=256), max_waiting=1)
-    with pytest.raises(ContextLengthError, match="300 tokens.*at most 256"):
+    with pytest.raises(ContextLengthError, match=r"300 tokens.*at most 256"):
         run.scheduler.add(make_request("a", range(300)))
     with pytest.raises(ContextLengthError, match="together 258"):
         run.scheduler.add(make_request("b", range(250)))

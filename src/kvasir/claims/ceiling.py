@@ -39,7 +39,7 @@ def probe_ceiling() -> Ceiling:
     floats = torch.rand(size, size)
     fp32_s = _best_s(lambda: floats @ floats)
     codes = torch.randint(-127, 128, (size, size), dtype=torch.int8)
-    int8_s = _best_s(lambda: torch._int_mm(codes, codes))
+    int8_s = _best_s(lambda: torch._int_mm(codes, codes))  # pyright: ignore[reportPrivateImportUsage]
 
     num_ops = 2.0 * size**3
     return Ceiling(

@@ -1,4 +1,4 @@
-"""Seconds of a step on a device: the larger of moving the bytes and doing the FLOPs, plus overheads that were fitted."""
+"""Seconds of a step on a device: the larger of moving the bytes and doing the FLOPs, plus fitted overheads."""
 
 from dataclasses import dataclass
 

@@ -10,7 +10,7 @@ BLOCK_SIZES = (16, 32, 64)
 
 
 class BlockArithmetic(ABC):
-    """What a store of blocks costs, given its tiles.  ``KVSpec`` is our store; the planner describes those of others."""
+    """What a store of blocks costs, given its tiles.  ``KVSpec`` is our store; the planner describes others'."""
 
     __slots__ = ()
 
