@@ -1,0 +1,155 @@
+"""``make_plan``: everything the report says, as one value; what cannot be had for an engine is said with its reason."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kvasir.core.errors import ConfigError
+from kvasir.hardware.card import DeviceCard
+from kvasir.hardware.roofline import StepConstants
+from kvasir.planner.capacity import Capacity, capacity_of, lengths_of
+from kvasir.planner.context_table import ContextRow, context_rows
+from kvasir.planner.device_search import DeviceSet, Refusal, device_set, runs_on, search_devices
+from kvasir.planner.engines import EngineName
+from kvasir.planner.instance import plan_instance
+from kvasir.planner.kv_groups import StoreDtype
+from kvasir.planner.launch_flags import LaunchFlags, launch_flags
+from kvasir.planner.lengths import LengthSample
+from kvasir.planner.log_check import Comparison, LoggedSettings, compare
+from kvasir.planner.request import PlanRequest
+from kvasir.planner.speed import GPU_SERVER, SpeedModel
+from kvasir.planner.traps import Trap, find_traps
+
+_COUNTS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagsOrReason:
+    """The command for an engine on the chosen devices, or why there is none."""
+
+    engine: EngineName
+    flags: LaunchFlags | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """``chosen`` is what the tables are about: the named device, or the cheapest of the search."""
+
+    request: PlanRequest
+    sample: LengthSample
+    chosen: DeviceSet
+    speed: SpeedModel
+    rows: tuple[ContextRow, ...]
+    sets: tuple[DeviceSet, ...]
+    refusals: tuple[Refusal, ...]
+    commands: tuple[FlagsOrReason, ...]
+    traps: tuple[tuple[Trap, str], ...]
+    log_comparisons: tuple[Comparison, ...]
+
+
+def make_plan(
+    request: PlanRequest,
+    cards: Sequence[DeviceCard],
+    candidates: Sequence[DeviceCard],
+    constants: StepConstants = GPU_SERVER,
+) -> Plan:
+    """``cards`` are the devices named by the user ([]: the cheapest of ``candidates`` is chosen); ``candidates`` are
+    searched.  Raises ``ConfigError`` when the load fits nowhere."""
+    sets, refusals = search_devices(request, candidates, constants)
+    chosen = _choose(request, cards, sets, constants)
+    sample = lengths_of(request)
+    speed = SpeedModel.of(request.shape, request.weights, chosen.instance.form, chosen.instance.card, constants)
+    return Plan(
+        request=request,
+        sample=sample,
+        chosen=chosen,
+        speed=speed,
+        rows=context_rows(request, chosen.instance, speed),
+        sets=tuple(sets),
+        refusals=tuple(refusals),
+        commands=tuple(_command(request, engine, chosen) for engine in EngineName),
+        traps=find_traps(request, chosen.instance, chosen.capacity, sample),
+        log_comparisons=_log_comparisons(request, chosen),
+    )
+
+
+def _choose(
+    request: PlanRequest, cards: Sequence[DeviceCard], sets: Sequence[DeviceSet], constants: StepConstants
+) -> DeviceSet:
+    """The named device at the fewest devices an instance that hold the load; else the cheapest set found."""
+    if not cards:
+        if not sets:
+            raise ConfigError(
+                f"None of the known devices holds one sequence of this load with {request.settings.engine.value}; "
+                "take a smaller model, fewer bits, or a shorter context."
+            )
+        return sets[0]
+    reason = ""
+    for card in cards:
+        asked = request.settings.tensor_parallel
+        for count in (asked,) if asked else (c for c in _COUNTS if c <= card.max_devices):
+            try:
+                return device_set(request, card, count, constants)
+            except ConfigError as error:
+                reason = str(error)
+    raise ConfigError(f"The load does not fit on {', '.join(card.name for card in cards)}: {reason}")
+
+
+def _command(request: PlanRequest, engine: EngineName, chosen: DeviceSet) -> FlagsOrReason:
+    """The same load under ``engine`` on the chosen devices."""
+    other = _as_other(request, engine)
+    card, count = chosen.instance.card, chosen.instance.num_devices
+    if engine is not request.settings.engine and not runs_on(engine, card):
+        return FlagsOrReason(engine=engine, reason=f"does not run on {card.name}")
+    try:
+        instance = plan_instance(other, card, count)
+        capacity = capacity_of(other, instance, lengths_of(other))
+        return FlagsOrReason(engine=engine, flags=launch_flags(other, instance, capacity))
+    except ConfigError as error:
+        return FlagsOrReason(engine=engine, reason=str(error))
+
+
+def _as_other(request: PlanRequest, engine: EngineName) -> PlanRequest:
+    """Settings that mean something else elsewhere go back to that engine's defaults; so do formats it lacks."""
+    if engine is request.settings.engine:
+        return request
+    settings = replace(request.settings, engine=engine, version="", utilization=None, block_size=None)
+    settings = replace(settings, max_num_seqs=None, max_num_batched_tokens=None)
+    return replace(
+        request,
+        settings=settings,
+        log=None,
+        k_dtype=_format_for(engine, request.k_dtype),
+        v_dtype=_format_for(engine, request.v_dtype),
+    )
+
+
+_LLAMA_FOR = {StoreDtype.FP8: StoreDtype.Q8_0}
+_GPU_FORMATS = frozenset({StoreDtype.BF16, StoreDtype.FP16, StoreDtype.FP8})
+
+
+def _format_for(engine: EngineName, dtype: StoreDtype) -> StoreDtype:
+    """The nearest format that ``engine`` has."""
+    if engine is EngineName.LLAMA_CPP:
+        return _LLAMA_FOR.get(dtype, dtype)
+    if engine is EngineName.KVASIR:
+        return dtype
+    return dtype if dtype in _GPU_FORMATS else StoreDtype.FP8 if dtype is StoreDtype.Q8_0 else StoreDtype.BF16
+
+
+def _log_comparisons(request: PlanRequest, chosen: DeviceSet) -> tuple[Comparison, ...]:
+    log = request.log
+    if log is None:
+        return ()
+    settings = LoggedSettings(
+        form=chosen.instance.form,
+        max_num_batched_tokens=request.settings.max_num_batched_tokens or 8192,
+    )
+    return compare(request.shape, replace(log, version=request.settings.effective_version), settings)
+
+
+def capacity_range(plan: Plan) -> tuple[Capacity, float]:
+    """The chosen capacity and how many sequences its pool holds when overhead is least."""
+    chosen = plan.chosen
+    high = chosen.instance.pool_high.num_expected(plan.sample, plan.request.load.shared_prefix)
+    return chosen.capacity, high
