@@ -131,6 +131,10 @@ class KVManager:
             needs.append(max(0, most - held))
         return tuple(needs)
 
+    def is_ready(self, sequence: Sequence) -> bool:
+        """All present tokens of ``sequence`` have their slots, and nothing it holds could be given back."""
+        return not self._has_windows and len(sequence.token_ids) <= self.sequences[sequence.sequence_id].num_ready_slots
+
     def num_available(self) -> tuple[int, ...]:
         return tuple(pool.num_available for pool in self.pools)
 

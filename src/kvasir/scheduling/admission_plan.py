@@ -41,7 +41,8 @@ def plan_admissions(
     is_idle = True
     for sequence in running:
         is_idle = False
-        _subtract(available, manager.blocks_to_finish(sequence))
+        if not manager.is_ready(sequence):
+            _subtract(available, manager.blocks_to_finish(sequence))
     candidates: list[Candidate] = []
     for sequence, seats_needed in waiting:
         if seats_needed > num_seats:

@@ -41,18 +41,21 @@ class Completion:
             record = records[request_id]
             if record.first_token_s is None:
                 record.first_token_s = now_s
-            sequence.token_ids.append(token_id)
-            reason = self._finish_reason(record, sequence, token_id)
-            events.append(
-                TokensEvent(
-                    request_id,
-                    sequence.index,
-                    (token_id,),
-                    () if logprobs is None else (logprobs,),
-                    reason,
-                    sequence.stop_token_id,
-                )
+            token_ids = sequence.token_ids
+            token_ids.append(token_id)
+            reason = None
+            if len(token_ids) - sequence.num_prompt_tokens >= record.max_tokens or token_id in record.stop_ids:
+                reason = self._finish_reason(record, sequence, token_id)
+            # One a token: past the class's own __new__ is twice as fast.
+            event = (
+                request_id,
+                sequence.index,
+                (token_id,),
+                () if logprobs is None else (logprobs,),
+                reason,
+                sequence.stop_token_id,
             )
+            events.append(tuple.__new__(TokensEvent, event))
             if reason is not None:
                 record.finish_sequence(sequence, reason)
                 self._end_sequence(sequence)

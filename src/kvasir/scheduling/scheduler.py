@@ -114,8 +114,19 @@ class Scheduler:
         running = list(self.running)
         candidates = self._admissible()
         shares = self._share_budget(running, candidates)
+        is_ready = self.manager.is_ready
         for sequence in running:
-            self._schedule_running(builder, sequence, shares)
+            # Most rows of most steps: a token was drawn, its slot is there, the next one is wanted.
+            computed = sequence.num_computed_tokens
+            if (
+                len(sequence.token_ids) - computed == 1
+                and computed >= sequence.num_prompt_tokens
+                and sequence.status is SequenceStatus.RUNNING
+                and is_ready(sequence)
+            ):
+                builder.add_decode(sequence)
+            else:
+                self._schedule_running(builder, sequence, shares)
         for candidate in candidates:
             self._schedule_waiting(builder, candidate, shares.get(candidate.sequence.sequence_id, 0))
         if len(builder) == 0:
@@ -170,8 +181,7 @@ class Scheduler:
 
     def _share_budget(self, running: list[Sequence], candidates: list[Candidate]) -> dict[int, int]:
         """Tokens for every prefill of the step, by sequence id.  Decodes are served first, one token each."""
-        uncomputed = [(s, len(s.token_ids) - s.num_computed_tokens) for s in running]
-        prefills = [item for item in uncomputed if item[1] > 1]
+        prefills = [(s, need) for s in running if (need := len(s.token_ids) - s.num_computed_tokens) > 1]
         budget = self.config.max_num_batched_tokens - (len(running) - len(prefills))
         if candidates:
             prefills.extend((c.sequence, c.num_remaining) for c in candidates)

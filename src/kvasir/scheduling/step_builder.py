@@ -41,6 +41,15 @@ class StepBuilder:
         if copies:
             self._copies.extend(copies)
 
+    def add_decode(self, sequence: Sequence) -> None:
+        """The row of a sequence that computes its newest token and draws the next; its blocks are as they were."""
+        position = sequence.num_computed_tokens
+        sequence_id = sequence.sequence_id
+        # One of these is made for every running sequence in every step: past the class's own __new__ is twice as fast.
+        self._rows.append(
+            tuple.__new__(StepRow, (sequence_id, position, (sequence.token_ids[position],), (), (sequence_id,)))
+        )
+
     def build(self) -> StepPlan:
         return StepPlan(
             step_id=self._step_id,
