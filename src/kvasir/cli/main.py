@@ -17,6 +17,8 @@ COMMANDS = {
     "generate": "Answer a file of requests (JSON lines in, JSON lines out).",
     "pull": "Download and convert a model, and print where it is kept.",
     "demo": "Measure what prefix caching, paging and batching buy here.",
+    "plan": "Say what a model needs before it is deployed: memory, devices, dollars, flags.",
+    "bench": "Load-test a server (bench serve), whoever made it.",
     "version": "Print the versions of Kvasir and of what it computes with.",
 }
 _WIDE = {"max_content_width": 120}
@@ -39,12 +41,17 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
     app.callback()(_root)
     for name, summary in COMMANDS.items():
         command = _load(name) if name in arguments else _not_called
-        app.command(name=name, help=summary, context_settings=_WIDE)(command)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, help=summary, context_settings=_WIDE)
+        else:
+            app.command(name=name, help=summary, context_settings=_WIDE)(command)
     return app
 
 
-def _load(name: str) -> Callable[..., None]:
-    return import_module(f"kvasir.cli.{name}").run
+def _load(name: str) -> Callable[..., None] | typer.Typer:
+    """The command, or the group of commands."""
+    module = import_module(f"kvasir.cli.{name}")
+    return module.group if hasattr(module, "group") else module.run
 
 
 def _not_called() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kvasir.planner.instance import Instance
-from kvasir.planner.kv_groups import held_bytes, kv_groups
+from kvasir.planner.kv_groups import held_bytes
 from kvasir.planner.request import PlanRequest
 from kvasir.planner.speed import SpeedModel
 
@@ -46,7 +46,7 @@ def context_rows(request: PlanRequest, instance: Instance, speed: SpeedModel, ba
 
 def _row(request: PlanRequest, instance: Instance, speed: SpeedModel, context: int, batch: int) -> ContextRow:
     devices = instance.num_devices
-    groups = kv_groups(request.shape, instance.form)
+    groups = instance.groups(request.shape)
     split = instance.form.tensor_parallel
     kv = batch * (held_bytes(groups, context, _window_slack(request)) * split + request.shape.state_bytes)
     weights = instance.budget.weight_bytes * (devices if split == devices else 1)

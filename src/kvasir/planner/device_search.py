@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from kvasir.core.errors import ConfigError
 from kvasir.hardware.card import DeviceCard, DeviceKind
 from kvasir.hardware.roofline import StepConstants
+from kvasir.models.cost import ModelCost
 from kvasir.planner.capacity import Capacity, capacity_of, lengths_of
 from kvasir.planner.economics import Cost, Throughput, cost_of, largest_batch, throughput_of
 from kvasir.planner.engines import EngineName
 from kvasir.planner.instance import Instance, plan_instance
 from kvasir.planner.request import PlanRequest
-from kvasir.planner.speed import GPU_SERVER, SpeedModel
+from kvasir.planner.speed import GPU_SERVER, OwnStep, SpeedModel
 
 _COUNTS = (1, 2, 4, 8)
 _RUNS_ON: dict[EngineName, frozenset[DeviceKind]] = {
@@ -59,21 +60,31 @@ def runs_on(engine: EngineName, card: DeviceCard) -> bool:
     return card.kind in _RUNS_ON[engine]
 
 
+SEARCH_TPOT_S = 0.1
+"""What a search allows when nothing is said: ten tokens a second, faster than people read."""
+
+
 def device_set(
-    request: PlanRequest, card: DeviceCard, num_devices: int, constants: StepConstants = GPU_SERVER
+    request: PlanRequest,
+    card: DeviceCard,
+    num_devices: int,
+    constants: StepConstants = GPU_SERVER,
+    max_tpot_s: float | None = None,
 ) -> DeviceSet:
-    """The load on ``num_devices`` of ``card`` an instance.  Raises ``ConfigError`` when not one sequence fits."""
+    """The load on ``num_devices`` of ``card`` an instance, in batches that keep to ``max_tpot_s`` a token (None: to
+    what the load says).  Raises ``ConfigError`` when not one sequence fits."""
     instance = plan_instance(request, card, num_devices)
     sample = lengths_of(request)
     capacity = capacity_of(request, instance, sample)
-    speed = SpeedModel.of(request.shape, request.weights, instance.form, card, constants)
+    speed = speed_of(request, instance, constants)
     load = request.load
     most = capacity.planned
-    if load.max_tpot_s is not None:
-        most = largest_batch(speed, sample, load.hit_rate, load.max_tpot_s, most)
+    slowest_s = load.max_tpot_s if load.max_tpot_s is not None else max_tpot_s
+    if slowest_s is not None:
+        most = largest_batch(speed, sample, load.hit_rate, slowest_s, most)
     if most < 1:
         held = f"{capacity.shared:.2f} sequences fit, {capacity.safety:g} of that is planned with"
-        limit = "" if load.max_tpot_s is None else f", at most {load.max_tpot_s * 1000:g} ms a token"
+        limit = "" if slowest_s is None else f", at most {slowest_s * 1000:g} ms a token"
         raise ConfigError(f"{num_devices} x {card.name} hold not one sequence of this load ({held}{limit}).")
     replicas = math.ceil(load.users / most)
     throughput = throughput_of(speed, sample, math.ceil(load.users / replicas), load.hit_rate)
@@ -86,6 +97,14 @@ def device_set(
         num_replicas=replicas,
         per_hour_usd=None if cost is None else cost.per_hour_usd * replicas,
     )
+
+
+def speed_of(request: PlanRequest, instance: Instance, constants: StepConstants) -> SpeedModel:
+    own = None
+    if instance.own is not None and request.own is not None:
+        cost = ModelCost(config=request.own.config, weight_dtype=request.own.engine.weight_dtype)
+        own = OwnStep(cost=cost, layout=instance.own.layout)
+    return SpeedModel.of(request.shape, request.weights, instance.form, instance.card, constants, own)
 
 
 def search_devices(
@@ -114,7 +133,7 @@ def _sets_of(request: PlanRequest, card: DeviceCard, constants: StepConstants) -
     reason = f"{card.name} comes at most {card.max_devices} to a host."
     for count in counts:
         try:
-            sets.append(device_set(request, card, count, constants))
+            sets.append(device_set(request, card, count, constants, SEARCH_TPOT_S))
         except ConfigError as error:
             reason = str(error)
     return sets, reason

@@ -7,10 +7,12 @@ from kvasir.core.errors import ConfigError
 from kvasir.engine.config import WeightDtype
 from kvasir.engine.pool_plan import PoolPlan, plan_pool
 from kvasir.hardware.card import DeviceCard
+from kvasir.kv.spec import BlockArithmetic
 from kvasir.models.cost import ModelCost
 from kvasir.planner.engines import EngineName, vllm_rule
-from kvasir.planner.kv_groups import StoreFormat
+from kvasir.planner.kv_groups import StoreFormat, kv_groups
 from kvasir.planner.llama_cpp_pool import LlamaCppSettings, largest_context, llama_cpp_pool, llama_cpp_view
+from kvasir.planner.model_shape import ModelShape
 from kvasir.planner.overhead import Range, RunShape, estimate, measured
 from kvasir.planner.pool import Pool, Resource
 from kvasir.planner.request import PlanRequest
@@ -52,6 +54,10 @@ class Instance:
     pool_low: Pool | None
     pool_high: Pool
     own: PoolPlan | None = None
+
+    def groups(self, shape: ModelShape) -> tuple[BlockArithmetic, ...]:
+        """The stores of one device: our engine's layout, or those of ``shape`` in the engine's format."""
+        return self.own.layout.groups if self.own is not None else kv_groups(shape, self.form)
 
 
 def plan_instance(request: PlanRequest, card: DeviceCard, num_devices: int) -> Instance:

@@ -1,23 +1,20 @@
 """KV stores of any model under any engine, in the block arithmetic of ``KVSpec``; what one device holds of them."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from kvasir.core.errors import ConfigError
-from kvasir.kv.format_spec import K_TILES, KVDtype, TensorSpec
+from kvasir.kv.format_spec import K_TILES, V_TILES, KVDtype, TensorSpec, TileRule
 from kvasir.kv.retention import FULL, Retention, sliding
 from kvasir.kv.spec import BlockArithmetic
 from kvasir.planner.model_shape import LayerCache, ModelShape
 
 
 class StoreDtype(Enum):
-    """How engines store K and V.  fp8 is bare codes (vLLM, SGLang keep its scales with the weights); the q formats
-    are llama.cpp's blocks of 32 elements with their scale; raw are bytes as they come."""
+    """Formats that only other engines have.  fp8 is bare codes (vLLM, SGLang keep its scales with the weights); the q
+    formats are llama.cpp's blocks of 32 elements with their scale; raw are bytes as they come."""
 
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP16 = "fp16"
     FP8 = "fp8"
     Q8_0 = "q8_0"
     Q5_1 = "q5_1"
@@ -27,6 +24,7 @@ class StoreDtype(Enum):
     RAW = "raw"
 
 
+AnyDtype = KVDtype | StoreDtype
 _Q_BLOCK = 32
 _Q_BLOCK_BYTES = {
     StoreDtype.Q8_0: 34,
@@ -35,12 +33,21 @@ _Q_BLOCK_BYTES = {
     StoreDtype.Q4_1: 20,
     StoreDtype.Q4_0: 18,
 }
-_Tile = Callable[[int, int], tuple[TensorSpec, ...]]
-_OURS: dict[StoreDtype, _Tile] = {
-    StoreDtype.FP32: K_TILES[KVDtype.FP32],
-    StoreDtype.BF16: K_TILES[KVDtype.BF16],
-    StoreDtype.FP16: K_TILES[KVDtype.FP16],
-}
+_SYNONYMS = {"auto": "bf16", "f16": "fp16", "f32": "fp32", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+
+
+_DENSE = (KVDtype.FP32, KVDtype.BF16, KVDtype.FP16)
+
+
+def find_dtype(name: str, *, is_own: bool = False) -> AnyDtype:
+    """A format by the name an engine gives it.  ``is_own``: of our engine, whose 8 and 4 bits are not the others'."""
+    folded = _SYNONYMS.get(name.lower(), name.lower())
+    others: tuple[AnyDtype, ...] = (*_DENSE, *(dtype for dtype in StoreDtype if dtype is not StoreDtype.RAW))
+    known: tuple[AnyDtype, ...] = tuple(KVDtype) if is_own else others
+    for dtype in known:
+        if dtype.value == folded:
+            return dtype
+    raise ConfigError(f"There is no KV format {name!r}; known are {', '.join(dtype.value for dtype in known)}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +62,8 @@ class StoreSpec(BlockArithmetic):
     num_kv_heads: int
     k_dim: int
     v_dim: int
-    k_dtype: StoreDtype
-    v_dtype: StoreDtype
+    k_dtype: AnyDtype
+    v_dtype: AnyDtype
     retention: Retention = FULL
     is_latent: bool = False
 
@@ -66,8 +73,8 @@ class StoreSpec(BlockArithmetic):
 
     @property
     def tile_tensors(self) -> tuple[TensorSpec, ...]:
-        k_tile = _tile(self.k_dtype, self.k_dim, self.block_size)
-        return k_tile + _tile(self.v_dtype, self.v_dim, self.block_size) if self.v_dim else k_tile
+        k_tile = _tile(self.k_dtype, K_TILES, self.k_dim, self.block_size)
+        return k_tile + _tile(self.v_dtype, V_TILES, self.v_dim, self.block_size) if self.v_dim else k_tile
 
     @property
     def page_bytes(self) -> int:
@@ -75,9 +82,9 @@ class StoreSpec(BlockArithmetic):
         return self.block_bytes // self.num_layers
 
 
-def _tile(dtype: StoreDtype, dim: int, block_size: int) -> tuple[TensorSpec, ...]:
-    if dtype in _OURS:
-        return _OURS[dtype](dim, block_size)
+def _tile(dtype: AnyDtype, ours: Mapping[KVDtype, TileRule], dim: int, block_size: int) -> tuple[TensorSpec, ...]:
+    if isinstance(dtype, KVDtype):
+        return ours[dtype](dim, block_size)
     row_bytes = dim
     if dtype in _Q_BLOCK_BYTES:
         if dim % _Q_BLOCK:
@@ -90,8 +97,8 @@ def _tile(dtype: StoreDtype, dim: int, block_size: int) -> tuple[TensorSpec, ...
 class StoreFormat:
     """The KV formats and block size an engine is told, and over how many devices each layer is split."""
 
-    k_dtype: StoreDtype = StoreDtype.BF16
-    v_dtype: StoreDtype = StoreDtype.BF16
+    k_dtype: AnyDtype = KVDtype.BF16
+    v_dtype: AnyDtype = KVDtype.BF16
     block_size: int = 16
     tensor_parallel: int = 1
 
@@ -130,12 +137,12 @@ def _spec(cache: LayerCache, num_layers: int, form: StoreFormat) -> StoreSpec:
     )
 
 
-def bytes_per_token(groups: tuple[StoreSpec, ...]) -> float:
+def bytes_per_token(groups: Sequence[BlockArithmetic]) -> float:
     """What one more token costs one device while no window has filled."""
     return sum(spec.bytes_per_token for spec in groups)
 
 
-def held_bytes(groups: tuple[StoreSpec, ...], num_tokens: int, chunk_tokens: int) -> int:
+def held_bytes(groups: Sequence[BlockArithmetic], num_tokens: int, chunk_tokens: int) -> int:
     """The most that a sequence of ``num_tokens`` holds on one device, in whole blocks; windows as they are trimmed."""
     return sum(spec.pool_bytes(spec.max_blocks(num_tokens, chunk_tokens)) for spec in groups)
 

@@ -4,14 +4,14 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvasir.kv.format_spec import KVDtype
 from kvasir.planner.capacity import Capacity
 from kvasir.planner.engines import EngineName, rule_sentence
 from kvasir.planner.instance import DEFAULT_UTILIZATION, Instance, run_shape
-from kvasir.planner.kv_groups import StoreDtype
+from kvasir.planner.kv_groups import AnyDtype, StoreDtype
 from kvasir.planner.request import PlanRequest
 
-_LLAMA_TYPES = {StoreDtype.FP16: "f16", StoreDtype.BF16: "bf16", StoreDtype.FP32: "f32"}
-_QUANTISED_LLAMA = frozenset({StoreDtype.Q8_0, StoreDtype.Q5_1, StoreDtype.Q5_0, StoreDtype.Q4_1, StoreDtype.Q4_0})
+_LLAMA_TYPES: dict[AnyDtype, str] = {KVDtype.FP16: "f16", KVDtype.BF16: "bf16", KVDtype.FP32: "f32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,8 @@ def _llama_cpp(request: PlanRequest, instance: Instance, capacity: Capacity) -> 
     return [*words, "-fa", "on", "-ngl", "99", "--kv-unified"]
 
 
-def _llama_type(dtype: StoreDtype) -> str:
-    return dtype.value if dtype in _QUANTISED_LLAMA else _LLAMA_TYPES.get(dtype, "f16")
+def _llama_type(dtype: AnyDtype) -> str:
+    return dtype.value if isinstance(dtype, StoreDtype) else _LLAMA_TYPES.get(dtype, "f16")
 
 
 def _kvasir(request: PlanRequest, instance: Instance, capacity: Capacity) -> list[str]:

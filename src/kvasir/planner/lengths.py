@@ -3,12 +3,13 @@
 import math
 import random
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 from kvasir.core.errors import ConfigError
 
-_SAMPLES = 512
-_MOMENTS = 8
+_SAMPLES = 256
+_MOMENTS = 4
 _HELP = "write a number, 'uniform:100-2000', or 'lognormal:MEDIAN,P95' such as 'lognormal:600,4000'"
 
 
@@ -83,6 +84,7 @@ class LengthSample:
         return sum(length * weight for length, weight in zip(self.held_lengths, self.weights, strict=True))
 
 
+@lru_cache(maxsize=8)
 def sample_lengths(
     prompts: LengthDistribution, outputs: LengthDistribution, max_model_len: int, shared_prefix: int = 0
 ) -> LengthSample:

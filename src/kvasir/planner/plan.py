@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from kvasir.core.errors import ConfigError
 from kvasir.hardware.card import DeviceCard
 from kvasir.hardware.roofline import StepConstants
+from kvasir.kv.format_spec import KVDtype
 from kvasir.planner.capacity import Capacity, capacity_of, lengths_of
 from kvasir.planner.context_table import ContextRow, context_rows
-from kvasir.planner.device_search import DeviceSet, Refusal, device_set, runs_on, search_devices
+from kvasir.planner.device_search import DeviceSet, Refusal, device_set, runs_on, search_devices, speed_of
 from kvasir.planner.engines import EngineName
 from kvasir.planner.instance import plan_instance
-from kvasir.planner.kv_groups import StoreDtype
+from kvasir.planner.kv_groups import AnyDtype, StoreDtype
 from kvasir.planner.launch_flags import LaunchFlags, launch_flags
 from kvasir.planner.lengths import LengthSample
 from kvasir.planner.log_check import Comparison, LoggedSettings, compare
@@ -58,7 +59,7 @@ def make_plan(
     sets, refusals = search_devices(request, candidates, constants)
     chosen = _choose(request, cards, sets, constants)
     sample = lengths_of(request)
-    speed = SpeedModel.of(request.shape, request.weights, chosen.instance.form, chosen.instance.card, constants)
+    speed = speed_of(request, chosen.instance, constants)
     return Plan(
         request=request,
         sample=sample,
@@ -124,17 +125,18 @@ def _as_other(request: PlanRequest, engine: EngineName) -> PlanRequest:
     )
 
 
-_LLAMA_FOR = {StoreDtype.FP8: StoreDtype.Q8_0}
-_GPU_FORMATS = frozenset({StoreDtype.BF16, StoreDtype.FP16, StoreDtype.FP8})
+_DENSE = frozenset({KVDtype.BF16, KVDtype.FP16, KVDtype.FP32})
 
 
-def _format_for(engine: EngineName, dtype: StoreDtype) -> StoreDtype:
-    """The nearest format that ``engine`` has."""
-    if engine is EngineName.LLAMA_CPP:
-        return _LLAMA_FOR.get(dtype, dtype)
-    if engine is EngineName.KVASIR:
+def _format_for(engine: EngineName, dtype: AnyDtype) -> AnyDtype:
+    """The nearest format that ``engine`` has: 8 bits stay 8 bits where it can store them, else 16."""
+    if dtype in _DENSE:
         return dtype
-    return dtype if dtype in _GPU_FORMATS else StoreDtype.FP8 if dtype is StoreDtype.Q8_0 else StoreDtype.BF16
+    if engine is EngineName.LLAMA_CPP:
+        return dtype if isinstance(dtype, StoreDtype) and dtype is not StoreDtype.FP8 else StoreDtype.Q8_0
+    if engine is EngineName.KVASIR:
+        return dtype if isinstance(dtype, KVDtype) else KVDtype.BF16
+    return StoreDtype.FP8
 
 
 def _log_comparisons(request: PlanRequest, chosen: DeviceSet) -> tuple[Comparison, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvasir.core.errors import ModelError
 from kvasir.planner.engines import EngineName
-from kvasir.planner.kv_groups import StoreDtype, StoreFormat
+from kvasir.planner.kv_groups import StoreFormat, find_dtype
 from kvasir.planner.llama_cpp_pool import llama_cpp_view
 from kvasir.planner.log_check import Comparison, LoggedSettings, compare
 from kvasir.planner.model_shape import LayerCache, LayerShape, ModelShape
@@ -120,7 +120,7 @@ def _buffer(row: Mapping[str, Any]) -> LoggedBuffer:
 
 
 def _settings(row: Mapping[str, Any]) -> LoggedSettings:
-    dtype = StoreDtype(row["kv_dtype"])
+    dtype = find_dtype(row["kv_dtype"])
     return LoggedSettings(
         form=StoreFormat(k_dtype=dtype, v_dtype=dtype, block_size=row["block_size"], tensor_parallel=row["tp"]),
         max_num_batched_tokens=row.get("batched_tokens", 8192),

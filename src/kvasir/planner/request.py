@@ -7,7 +7,7 @@ from kvasir.engine.config import EngineConfig
 from kvasir.engine.memory import MemoryLimits
 from kvasir.models.config import ModelConfig
 from kvasir.planner.engines import DEFAULT_VERSIONS, EngineName
-from kvasir.planner.kv_groups import StoreDtype
+from kvasir.planner.kv_groups import AnyDtype
 from kvasir.planner.lengths import LengthDistribution
 from kvasir.planner.model_shape import ModelShape
 from kvasir.planner.startup_log import StartLog
@@ -80,8 +80,8 @@ class PlanRequest:
 
     shape: ModelShape
     weights: WeightFormat
-    k_dtype: StoreDtype
-    v_dtype: StoreDtype
+    k_dtype: AnyDtype
+    v_dtype: AnyDtype
     load: Load
     settings: EngineSettings
     log: StartLog | None = None

@@ -53,6 +53,12 @@ def model_cards() -> list[dict[str, Any]]:
     return list(_read_cards())
 
 
+def model_card_config(name: str) -> dict[str, Any] | None:
+    """The config fields of a built-in model."""
+    entry = _by_name().get(_folded(name))
+    return None if entry is None else dict(entry["config"])
+
+
 def find_model_card(name: str) -> ModelShape | None:
     entry = _by_name().get(_folded(name))
     return None if entry is None else read_config(entry["config"], entry["name"], "built-in card")

@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 
 from kvasir.hardware.card import DeviceCard
 from kvasir.hardware.roofline import IDEAL, Roofline, StepConstants, StepWork
+from kvasir.kv.layout import KVLayout
+from kvasir.models.cost import ModelCost, RowCost
 from kvasir.planner.kv_groups import StoreFormat, read_bytes
 from kvasir.planner.model_shape import ModelShape
 from kvasir.planner.weight_formats import WeightFormat, read_bytes_per_step
@@ -15,17 +17,34 @@ GPU_SERVER = StepConstants(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnStep:
+    """What a step of our engine costs, by its own arithmetic."""
+
+    cost: ModelCost
+    layout: KVLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedModel:
-    """One instance: ``roofline.num_devices`` devices that share every layer."""
+    """One instance: ``roofline.num_devices`` devices that share every layer.
+
+    ``own``: our engine's weights and layout, which then say what is read instead of ``weights`` and ``form``."""
 
     shape: ModelShape
     weights: WeightFormat
     form: StoreFormat
     roofline: Roofline
+    own: OwnStep | None = None
 
     @classmethod
     def of(
-        cls, shape: ModelShape, weights: WeightFormat, form: StoreFormat, card: DeviceCard, constants: StepConstants
+        cls,
+        shape: ModelShape,
+        weights: WeightFormat,
+        form: StoreFormat,
+        card: DeviceCard,
+        constants: StepConstants,
+        own: OwnStep | None = None,
     ) -> "SpeedModel":
         roofline = Roofline(
             card=card,
@@ -33,7 +52,7 @@ class SpeedModel:
             constants=constants,
             num_devices=form.tensor_parallel,
         )
-        return cls(shape=shape, weights=weights, form=form, roofline=roofline)
+        return cls(shape=shape, weights=weights, form=form, roofline=roofline, own=own)
 
     @property
     def floor(self) -> "SpeedModel":
@@ -43,6 +62,15 @@ class SpeedModel:
     def decode_work(self, batch: int, context: int) -> StepWork:
         """One token for each of ``batch`` sequences that hold ``context`` tokens."""
         devices = self.roofline.num_devices
+        if self.own is not None:
+            rows = (RowCost(num_new=1, num_computed=context),) * batch
+            return StepWork(
+                num_bytes=self.own.cost.step_bytes(self.own.layout, rows, batch),
+                num_flops=self.own.cost.step_flops(self.own.layout, rows, batch),
+                num_layers=self.shape.num_layers,
+                num_sequences=batch,
+                num_tokens=batch,
+            )
         weights = read_bytes_per_step(self.shape, self.weights, batch) / devices
         flops = 2 * self.shape.num_active_parameters + self.shape.attention_flops(context)
         return StepWork(

@@ -128,7 +128,7 @@ def _vllm(request: PlanRequest, instance: Instance) -> Iterator[tuple[Trap, str]
     if rule is VllmRule.V0 and shape.windows:
         yield (
             Trap.WINDOWS_IGNORED,
-            f"vLLM up to 0.8 gives sliding layers the whole context: windows of {_windows(shape.windows)} save nothing.",
+            f"vLLM up to 0.8 gives sliding layers the whole context: windows of {_windows(shape.windows)} save none.",
         )
     if rule is VllmRule.V1 and shape.is_hybrid:
         yield (

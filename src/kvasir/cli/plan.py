@@ -1,0 +1,87 @@
+"""``kvasir plan``: what a model needs on what hardware, before it is bought: tables, JSON, or an HTML report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvasir.cli.console import print_json, print_note, print_table
+from kvasir.cli.options import with_groups
+from kvasir.cli.plan_options import LOAD, MACHINE, RUN, Asked, LoadAsked, MachineAsked, RunAsked
+from kvasir.core.errors import ConfigError
+
+_Model = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="A folder, a config.json, a .gguf file, a built-in name or owner/name id."),
+]
+
+
+@with_groups(run_asked=RUN, load_asked=LOAD, machine_asked=MACHINE)
+def run(
+    model: _Model = None,
+    run_asked: RunAsked = RunAsked(),  # replaced by what the options say
+    load_asked: LoadAsked = LoadAsked(),
+    machine_asked: MachineAsked = MachineAsked(),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a report with plots, one file.")] = None,
+    list_models: Annotated[bool, typer.Option("--list-models", help="Name the built-in models.")] = False,
+    list_hardware: Annotated[bool, typer.Option("--list-hardware", help="Name the known devices.")] = False,
+) -> None:
+    if list_models or list_hardware:
+        _print_lists(list_models, list_hardware, as_json)
+        return
+    if model is None:
+        raise ConfigError("Name a model: a folder, a config.json, a .gguf file, a built-in name or an owner/name id.")
+    from kvasir.cli.plan_request import build_plan
+
+    plan = build_plan(Asked(model=model, run=run_asked, load=load_asked, machine=machine_asked))
+    if html is not None:
+        from kvasir.planner.report_html import write_html
+
+        write_html(plan, html)
+        print_note(f"written: {html}")
+    if as_json:
+        from kvasir.planner.report_json import plan_json
+
+        print_json(plan_json(plan))
+    elif html is None:
+        _print_plan(plan)
+
+
+def _print_plan(plan: object) -> None:
+    from kvasir.cli.plan_print import print_plan
+    from kvasir.planner.plan import Plan
+
+    assert isinstance(plan, Plan)
+    print_plan(plan)
+
+
+def _print_lists(models: bool, hardware: bool, as_json: bool) -> None:
+    from kvasir.hardware.cards import device_cards
+    from kvasir.planner.sources import model_cards
+
+    if as_json:
+        named = {"models": [entry["name"] for entry in model_cards()]} if models else {}
+        cards = {"hardware": [card.name for card in device_cards()]} if hardware else {}
+        print_json(named | cards)
+        return
+    if models:
+        rows = [(entry["name"], ", ".join(entry["aliases"])) for entry in model_cards()]
+        print_table("Built-in models", ("name", "also"), rows)
+    if hardware:
+        rows = [
+            (
+                card.name,
+                card.kind.value,
+                f"{card.memory_gib:.1f} GiB ({card.memory_basis.value})",
+                f"{card.bandwidth_bytes_per_s / 1e9:,.0f} GB/s",
+                f"{card.bf16_flops / 1e12:,.3g}",
+                f"{card.fp8_flops / 1e12:,.3g}" if card.fp8_flops else "-",
+                "-" if card.price_per_hour_usd is None else f"{card.price_per_hour_usd:.3f}",
+                card.price_basis.value,
+                f"{card.source}, {card.date}",
+            )
+            for card in device_cards()
+        ]
+        columns = ("name", "kind", "memory", ">bandwidth", ">bf16 TFLOPS", ">fp8", ">$/h", "price", "source")
+        print_table("Known devices", columns, rows)
