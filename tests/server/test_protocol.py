@@ -202,6 +202,13 @@ def test_other_prompts_are_refused(prompt: Any) -> None:
     assert refusal(completion, prompt=prompt).param == "prompt"
 
 
+def test_many_tokens_are_one_prompt_and_many_prompts_are_too_many() -> None:
+    assert len(completion(prompt=[1] * 5000).prompt) == 1
+    assert len(completion(prompt=["a"] * 1024).prompt) == 1024
+    assert "1024 prompts at most" in str(refusal(completion, prompt=["a"] * 1025))
+    assert refusal(completion, prompt=[[1]] * 1025).param == "prompt"
+
+
 def test_echo_with_logprobs_is_refused() -> None:
     assert refusal(completion, echo=True, logprobs=1).param == "echo"
     assert completion(echo=True).echo

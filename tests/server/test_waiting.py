@@ -1,11 +1,15 @@
-"""Small parts that wait: the mailbox, the stall watch, work that ends with its client."""
+"""Small parts that wait: the mailbox, the stall watch, work that ends with its client, the pipes."""
 
 import asyncio
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from kvasir.core.errors import EngineDeadError
+from kvasir.server import wire
 from kvasir.server.disconnect import ClientGoneError, unless_disconnected
 from kvasir.server.health import StallWatch
 from kvasir.server.mailbox import Mailbox
@@ -108,3 +112,28 @@ def test_work_is_cancelled_and_cleaned_up_when_either_side_ends_it(who: str) -> 
         assert log == ["cleaned up"]
 
     asyncio.run(scene())
+
+
+def test_socket_files_fit_their_path_limit_wherever_temporary_files_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Unix socket's path ends at about a hundred bytes; some machines have deeper temporary folders."""
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    directory = wire.make_directory()
+    try:
+        assert len(str(directory)) < 80 and directory.stat().st_mode & 0o777 == 0o700
+        assert list(deep.iterdir()) == []
+        context = zmq.Context()
+        reader = wire.make_reader(context, directory, to_engine=True)
+        writer = wire.make_writer(context, directory, to_engine=True)
+        writer.send(b"hello")
+        assert reader.poll(5000) and reader.recv() == b"hello"
+        reader.close(linger=0)
+        writer.close(linger=0)
+        context.term()
+    finally:
+        wire.remove_directory(directory)
+        wire.remove_directory(directory)
+    assert not directory.exists()

@@ -64,12 +64,11 @@ class Generation:
                         self._early.append(delivery)
                     self._raise_if_failed(delivery)
         except BaseException as error:
-            self.close(AbortCause.FAILED if isinstance(error, KvasirError) else AbortCause.CLIENT_GONE)
+            self.close(_cause(error))
             raise
 
     async def deltas(self) -> AsyncGenerator[list[ChoiceDelta], None]:
         """Everything new since the last time, never empty.  Leaving early, for whatever reason, aborts the rest."""
-        cause = AbortCause.CLIENT_GONE
         try:
             arrived, self._early = self._early, []
             while True:
@@ -79,11 +78,9 @@ class Generation:
                 if not self._unfinished:
                     return
                 arrived = await self._mailbox.take()
-        except KvasirError:
-            cause = AbortCause.FAILED
+        except BaseException as error:
+            self.close(_cause(error))
             raise
-        finally:
-            self.close(cause)
 
     async def run_to_end(self) -> None:
         """For answers in one piece: everything is in ``assemblers`` then."""
@@ -129,3 +126,8 @@ class Generation:
         if isinstance(delivery, RequestFinishedEvent) and delivery.finish_reason is FinishReason.ERROR:
             self._unfinished.discard(delivery.request_id)
             raise KvasirError(f"The request failed in the engine: {delivery.error}.")
+
+
+def _cause(error: BaseException) -> AbortCause:
+    """A fault is an ``Exception``; cancellation and a closed generator mean that the client went away."""
+    return AbortCause.FAILED if isinstance(error, Exception) else AbortCause.CLIENT_GONE

@@ -9,6 +9,8 @@ from kvasir.core.sampling import MAX_LOGPROBS, SamplingParams
 from kvasir.server import unsupported
 
 MAX_STOP_STRINGS = 64
+MAX_PROMPTS = 1024
+"""Of one request: each is a request to the engine, and all of them arrive between two steps."""
 _INT64 = (-(1 << 63), (1 << 63) - 1)
 _MODEL = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -215,6 +217,8 @@ def _prompts(value: Any) -> Any:
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and value:
+        if len(value) > MAX_PROMPTS and not _is_token_id(value[0]):
+            raise ValueError(f"may hold {MAX_PROMPTS} prompts at most, got {len(value)}")
         if all(_is_token_id(item) for item in value):
             return [value]
         if all(isinstance(item, str) for item in value):
