@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from kvasir.claims.result_file import Better, Claim, read_results
+from kvasir.claims.result_file import Better, Claim, read_result
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "kvasir"
@@ -114,7 +114,7 @@ def _room_lines(folder: Path, depth: int) -> list[tuple[str, str]]:
 def measured_table() -> str:
     """Every claim of every committed result file, with the command that measures it again."""
     rows = ["| what | measured | target | result file | made by |", "|---|---|---|---|---|"]
-    for result in read_results(ROOT / "bench" / "results"):
+    for result in map(read_result, files_under(ROOT / "bench" / "results", "*.json")):
         for claim in result.claims:
             link = f"[{result.name}.json](bench/results/{result.name}.json)"
             rows.append(f"| {claim.name} | {_shown(claim)} | {_target(claim)} | {link} | `{result.command}` |")
