@@ -1,6 +1,7 @@
 """Puts an engine together: model folder -> weights -> memory plan -> store -> runner."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,12 @@ from kvasir.models.config import ModelConfig, load_config
 from kvasir.models.resolve import ModelFolder, resolve_model
 
 if TYPE_CHECKING:
+    from kvasir.formats.store import KVStore
+    from kvasir.kernels.interface import Kernels
     from kvasir.models.layers import ModelWeights
+
+KernelsWrapper = Callable[["Kernels", "KVStore"], "Kernels"]
+"""(kernels, the engine's store) -> kernels under another name: how a measurement plants a fault that it must find."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +78,12 @@ def load_model(
     )
 
 
-def build(loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits) -> EngineParts:
-    """An engine's parts around a loaded model.  ``limits`` are those from before the weights were loaded."""
+def build(
+    loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits, wrap_kernels: KernelsWrapper | None = None
+) -> EngineParts:
+    """An engine's parts around a loaded model.  ``limits`` are those from before the weights were loaded.
+
+    ``wrap_kernels`` is for measurements; what serves goes without."""
     from kvasir.engine.runner import ModelRunner
     from kvasir.formats.store import KVStore
     from kvasir.kernels.select import make_kernels
@@ -85,11 +95,14 @@ def build(loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits) -> En
     threads = config.threads or usable_cores()
     plan = plan_pool(model_config, config, loaded.weights.num_bytes, limits)
     config = replace(plan.config, threads=threads)
+    layout, memory = plan.layout, plan.memory
+    store = KVStore(layout, memory.num_blocks)
     kernels = make_kernels(config.kernels, threads)
+    if wrap_kernels is not None:
+        kernels = wrap_kernels(kernels, store)
     computation = computation_digest(
         loaded.model_digest, model_config, loaded.weight_dtype, plan.max_model_len, kernels.name
     )
-    layout, memory = plan.layout, plan.memory
     decoder = Decoder(model_config, loaded.weights, kernels, plan.max_model_len)
     return EngineParts(
         config=config,
@@ -98,7 +111,7 @@ def build(loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits) -> En
         model_digest=loaded.model_digest,
         manager=make_manager(config, layout, memory, computation),
         memory=memory,
-        executor=ModelRunner(decoder, KVStore(layout, memory.num_blocks), config),
+        executor=ModelRunner(decoder, store, config),
         kernels_name=kernels.name,
         weights_bytes=loaded.weights.num_bytes,
     )

@@ -37,17 +37,22 @@ class LLM:
     ) -> None:
         if flags.get("max_waiting") is None:
             flags["max_waiting"] = _UNLIMITED_WAITING
-        self._open(make_engine_config(model=model, **flags), progress)
+        self._open(Engine.from_config(make_engine_config(model=model, **flags), progress))
 
     @classmethod
     def from_config(cls, config: EngineConfig, progress: Progress | None = None) -> Self:
         """An ``LLM`` from a configuration that is parsed already; nothing in it is changed."""
+        return cls.from_engine(Engine.from_config(config, progress))
+
+    @classmethod
+    def from_engine(cls, engine: Engine) -> Self:
+        """An ``LLM`` around an engine that exists; it becomes the engine's owner."""
         llm = cls.__new__(cls)
-        llm._open(config, progress)
+        llm._open(engine)
         return llm
 
-    def _open(self, config: EngineConfig, progress: Progress | None) -> None:
-        self.engine = Engine.from_config(config, progress)
+    def _open(self, engine: Engine) -> None:
+        self.engine = engine
         self.tokenizer = Tokenizer.from_folder(self.engine.folder.path)
         self._collectors: dict[str, RequestCollector] = {}
         self._num_requests = 0

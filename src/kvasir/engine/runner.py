@@ -49,13 +49,14 @@ class ModelRunner:
         )
 
     @torch.inference_mode()
-    def forward_logits(self, plan: StepPlan) -> Tensor:
-        """Apply and compute ``plan`` but sample nothing: the logits fp32 [T, vocab_size] after each of its tokens.
+    def forward_logits(self, plan: StepPlan, tokens: np.ndarray | None = None) -> Tensor:
+        """Apply and compute ``plan`` but sample nothing: the logits fp32 [N, vocab_size] after its tokens.
 
-        For measuring a model on given text: the caller knows the next tokens.  ``sample_for`` is not looked at.
+        ``tokens`` int64 [N] picks them by their number within the step (None: all, in order).  For measuring a model on
+        given text: the caller knows the next tokens.  ``sample_for`` is not looked at.
         """
         inputs = self._prepare(plan)
-        return self._forward(inputs, np.arange(len(inputs.token_ids)))
+        return self._forward(inputs, np.arange(len(inputs.token_ids)) if tokens is None else tokens)
 
     def _prepare(self, plan: StepPlan) -> StepInputs:
         for sequence_id in plan.ended:

@@ -1,0 +1,1 @@
+"""One measure, one file, one dataclass; ``lab/registry.py`` names them."""
