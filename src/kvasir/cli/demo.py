@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from kvasir.cli.demo_engines import CHAT_VARIANTS, LOAD_VARIANTS, DemoVariant, l
 from kvasir.cli.engine_options import engine_options
 from kvasir.cli.options import with_groups
 from kvasir.cli.progress import progress_bars
+from kvasir.core.errors import KvasirError
 from kvasir.core.progress import Progress
 from kvasir.engine.config import EngineConfig
 from kvasir.workload.chat_turns import ChatShape, ChatTurn, play_chat
@@ -40,6 +42,10 @@ def run(
     from kvasir.claims.result_file import ResultWriter
     from kvasir.cli.demo_plot import draw_demo
 
+    if find_spec("matplotlib") is None:
+        raise KvasirError(
+            "The demo draws a picture with matplotlib, which is not installed: pip install 'kvasir[plot]'."
+        )
     folder = output or _default_folder()
     shape, load = ChatShape(num_turns=turns), MixedLoad(num_requests=requests)
     with progress_bars() as progress:

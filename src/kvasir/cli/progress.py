@@ -9,6 +9,7 @@ from kvasir.core.progress import Progress
 
 # Off a terminal a stage is worth a line only when somebody had to wait for it.
 _NOTED_WAIT_S = 1.0
+_START = "start"
 
 
 @contextmanager
@@ -29,12 +30,17 @@ def _terminal_bars() -> Iterator[Progress]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
+        # Importing what computes takes seconds too, and reports nothing.
+        tasks: dict[str, TaskID] = {_START: bars.add_task(_START, total=None)}
 
         def report(stage: str, fraction: float) -> None:
+            if _START in tasks:
+                bars.remove_task(tasks.pop(_START))
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=1.0)
             bars.update(tasks[stage], completed=fraction)
+            if fraction >= 1.0:
+                bars.remove_task(tasks.pop(stage))
 
         yield report
 

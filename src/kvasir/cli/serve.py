@@ -1,6 +1,7 @@
 """``kvasir serve``: the OpenAI-compatible server, and the one table that says what it serves with."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,8 +44,14 @@ def run(
     from kvasir.server.launch import run_server
 
     show = _show_json if as_json else _show
-    with progress_bars() as progress:
-        run_server(engine, server, on_progress=progress, on_ready=show)
+    with ExitStack() as drawing:
+        progress = drawing.enter_context(progress_bars())
+
+        def ready(info: "ServerInfo") -> None:
+            drawing.close()  # nothing is waited for any more, and the table wants the terminal for itself
+            show(info)
+
+        run_server(engine, server, on_progress=progress, on_ready=ready)
 
 
 def _show(info: "ServerInfo") -> None:
