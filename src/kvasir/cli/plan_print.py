@@ -12,7 +12,7 @@ def print_plan(plan: Plan) -> None:
     _print_commands(plan)
     for _, sentence in plan.traps:
         print(f"  warning: {sentence}")
-    for note in (*plan.request.shape.notes, *plan.request.notes):
+    for note in plan.notes:
         print(f"  note: {note}")
 
 

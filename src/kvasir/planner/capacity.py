@@ -44,7 +44,7 @@ def capacity_of(request: PlanRequest, instance: Instance, sample: LengthSample) 
     low = instance.pool_low
     at_low = 0.0 if low is None else low.num_expected(sample, prefix)
     safety = request.effective_safety
-    limit = request.settings.max_num_seqs
+    limit = request.max_num_seqs
     planned = int(shared * safety + 1e-9)
     return Capacity(
         worst_case=worst,

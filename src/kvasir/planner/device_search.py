@@ -13,7 +13,7 @@ from kvasir.planner.economics import Cost, Throughput, cost_of, largest_batch, t
 from kvasir.planner.engines import EngineName
 from kvasir.planner.instance import Instance, plan_instance
 from kvasir.planner.request import PlanRequest
-from kvasir.planner.speed import GPU_SERVER, OwnStep, SpeedModel
+from kvasir.planner.speed import OwnStep, SpeedModel, constants_for
 
 _COUNTS = (1, 2, 4, 8)
 _RUNS_ON: dict[EngineName, frozenset[DeviceKind]] = {
@@ -68,7 +68,7 @@ def device_set(
     request: PlanRequest,
     card: DeviceCard,
     num_devices: int,
-    constants: StepConstants = GPU_SERVER,
+    constants: StepConstants | None = None,
     max_tpot_s: float | None = None,
 ) -> DeviceSet:
     """The load on ``num_devices`` of ``card`` an instance, in batches that keep to ``max_tpot_s`` a token (None: to
@@ -99,16 +99,18 @@ def device_set(
     )
 
 
-def speed_of(request: PlanRequest, instance: Instance, constants: StepConstants) -> SpeedModel:
+def speed_of(request: PlanRequest, instance: Instance, constants: StepConstants | None = None) -> SpeedModel:
+    """``constants`` None: those of the kind of device."""
     own = None
     if instance.own is not None and request.own is not None:
         cost = ModelCost(config=request.own.config, weight_dtype=request.own.engine.weight_dtype)
         own = OwnStep(cost=cost, layout=instance.own.layout)
-    return SpeedModel.of(request.shape, request.weights, instance.form, instance.card, constants, own)
+    card = instance.card
+    return SpeedModel.of(request.shape, request.weights, instance.form, card, constants or constants_for(card), own)
 
 
 def search_devices(
-    request: PlanRequest, cards: Iterable[DeviceCard], constants: StepConstants = GPU_SERVER
+    request: PlanRequest, cards: Iterable[DeviceCard], constants: StepConstants | None = None
 ) -> tuple[list[DeviceSet], list[Refusal]]:
     """For each card its cheapest set, cheapest first (those without a price last, fewest devices first); and why the
     other cards do not do."""
@@ -126,7 +128,7 @@ def search_devices(
     return sorted(found, key=_rank), refused
 
 
-def _sets_of(request: PlanRequest, card: DeviceCard, constants: StepConstants) -> tuple[list[DeviceSet], str]:
+def _sets_of(request: PlanRequest, card: DeviceCard, constants: StepConstants | None) -> tuple[list[DeviceSet], str]:
     asked = request.settings.tensor_parallel
     counts = (asked,) if asked else tuple(count for count in _COUNTS if count <= card.max_devices)
     sets: list[DeviceSet] = []

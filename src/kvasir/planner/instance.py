@@ -4,11 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kvasir.core.errors import ConfigError
-from kvasir.engine.config import WeightDtype
 from kvasir.engine.pool_plan import PoolPlan, plan_pool
 from kvasir.hardware.card import DeviceCard
 from kvasir.kv.spec import BlockArithmetic
-from kvasir.models.cost import ModelCost
 from kvasir.planner.engines import EngineName, vllm_rule
 from kvasir.planner.kv_groups import StoreFormat, kv_groups
 from kvasir.planner.llama_cpp_pool import LlamaCppSettings, largest_context, llama_cpp_pool, llama_cpp_view
@@ -204,13 +202,15 @@ def _plan_kvasir(request: PlanRequest, card: DeviceCard, num_devices: int) -> In
         raise ConfigError(f"Kvasir does not serve the architecture {request.shape.architecture}.")
     if num_devices != 1:
         raise ConfigError("Kvasir runs on one machine.")
-    weights = own_weight_bytes(request)
+    weights = request.weight_bytes
     plan = plan_pool(own.config, own.engine, weights, own.limits)
     memory = plan.memory
-    none = Range(low=plan.working_bytes, expected=plan.working_bytes, high=plan.working_bytes, source="exact")
+    working = plan.working_bytes
+    none = Range(low=working, expected=working, high=working, source="what our engine sets aside for steps")
+    share = own.engine.cache.memory.memory_utilization
     budget = Budget(
         total_bytes=own.limits.total_bytes,
-        usable_bytes=own.limits.available_bytes,
+        usable_bytes=min(own.limits.available_bytes, int(own.limits.total_bytes * share)),
         weight_bytes=weights,
         overhead=none,
         kv_expected=memory.pool_bytes,
@@ -245,13 +245,6 @@ def _plan_kvasir(request: PlanRequest, card: DeviceCard, num_devices: int) -> In
         pool_high=pool,
         own=plan,
     )
-
-
-def own_weight_bytes(request: PlanRequest) -> int:
-    """What our engine's weights take, exactly, in the type it was told to hold them in."""
-    assert request.own is not None
-    dtype: WeightDtype = request.own.engine.weight_dtype
-    return ModelCost(config=request.own.config, weight_dtype=dtype).weight_bytes
 
 
 _PLANNERS: dict[EngineName, Callable[[PlanRequest, DeviceCard, int], Instance]] = {

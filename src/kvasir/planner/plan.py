@@ -7,7 +7,7 @@ from kvasir.core.errors import ConfigError
 from kvasir.hardware.card import DeviceCard
 from kvasir.hardware.roofline import StepConstants
 from kvasir.kv.format_spec import KVDtype
-from kvasir.planner.capacity import Capacity, capacity_of, lengths_of
+from kvasir.planner.capacity import capacity_of, lengths_of
 from kvasir.planner.context_table import ContextRow, context_rows
 from kvasir.planner.device_search import DeviceSet, Refusal, device_set, runs_on, search_devices, speed_of
 from kvasir.planner.engines import EngineName
@@ -17,7 +17,7 @@ from kvasir.planner.launch_flags import LaunchFlags, launch_flags
 from kvasir.planner.lengths import LengthSample
 from kvasir.planner.log_check import Comparison, LoggedSettings, compare
 from kvasir.planner.request import PlanRequest
-from kvasir.planner.speed import GPU_SERVER, SpeedModel
+from kvasir.planner.speed import SpeedModel, speed_note
 from kvasir.planner.traps import Trap, find_traps
 
 _COUNTS = (1, 2, 4, 8)
@@ -47,12 +47,18 @@ class Plan:
     traps: tuple[tuple[Trap, str], ...]
     log_comparisons: tuple[Comparison, ...]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, of the model and of the machine."""
+        speed = speed_note(self.request.shape, self.chosen.instance.card)
+        return (*self.request.shape.notes, *self.request.notes, *((speed,) if speed else ()))
+
 
 def make_plan(
     request: PlanRequest,
     cards: Sequence[DeviceCard],
     candidates: Sequence[DeviceCard],
-    constants: StepConstants = GPU_SERVER,
+    constants: StepConstants | None = None,
 ) -> Plan:
     """``cards`` are the devices named by the user ([]: the cheapest of ``candidates`` is chosen); ``candidates`` are
     searched.  Raises ``ConfigError`` when the load fits nowhere."""
@@ -75,7 +81,7 @@ def make_plan(
 
 
 def _choose(
-    request: PlanRequest, cards: Sequence[DeviceCard], sets: Sequence[DeviceSet], constants: StepConstants
+    request: PlanRequest, cards: Sequence[DeviceCard], sets: Sequence[DeviceSet], constants: StepConstants | None
 ) -> DeviceSet:
     """The named device at the fewest devices an instance that hold the load; else the cheapest set found."""
     if not cards:
@@ -148,10 +154,3 @@ def _log_comparisons(request: PlanRequest, chosen: DeviceSet) -> tuple[Compariso
         max_num_batched_tokens=request.settings.max_num_batched_tokens or 8192,
     )
     return compare(request.shape, replace(log, version=request.settings.effective_version), settings)
-
-
-def capacity_range(plan: Plan) -> tuple[Capacity, float]:
-    """The chosen capacity and how many sequences its pool holds when overhead is least."""
-    chosen = plan.chosen
-    high = chosen.instance.pool_high.num_expected(plan.sample, plan.request.load.shared_prefix)
-    return chosen.capacity, high

@@ -19,14 +19,14 @@ main { max-width: 1180px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 28px; margin: 0; letter-spacing: -0.01em; }
 h2 { font-size: 17px; margin: 0 0 12px; }
 .lead { color: var(--soft); margin: 4px 0 24px; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 12px; margin-bottom: 16px; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(138px, 1fr)); gap: 12px; margin-bottom: 16px; }
 .figure, .panel { background: #fff; border: 1px solid var(--rule); border-radius: 10px; }
 .figure { padding: 14px 16px; }
 .figure b { display: block; font-size: 23px; letter-spacing: -0.02em; }
 .figure span { color: var(--soft); font-size: 13px; }
 .panel { padding: 18px 20px; margin-bottom: 16px; overflow-x: auto; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(500px, 1fr)); gap: 16px; }
-.plots .panel { margin: 0; padding: 12px; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(500px, 100%), 1fr)); gap: 16px; }
+.plots .panel { margin: 0; padding: 12px; min-width: 0; overflow: hidden; }
 .plots { margin-bottom: 16px; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 600; color: var(--soft); border-bottom: 1px solid var(--rule); }
@@ -109,8 +109,7 @@ def _key_figures(plan: Plan) -> str:
 
 def _remarks(plan: Plan) -> str:
     lines = [f'<p class="warning">{html.escape(sentence)}</p>' for _, sentence in plan.traps]
-    notes = (*plan.request.shape.notes, *plan.request.notes)
-    lines += [f'<p class="note">{html.escape(note)}</p>' for note in notes]
+    lines += [f'<p class="note">{html.escape(note)}</p>' for note in plan.notes]
     return f'<div class="panel"><h2>Mind</h2>{"".join(lines)}</div>' if lines else ""
 
 

@@ -50,7 +50,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for entry in plan.commands
         ],
         "warnings": [{"code": trap.value, "message": sentence} for trap, sentence in plan.traps],
-        "notes": [*request.shape.notes, *request.notes],
+        "notes": list(plan.notes),
         "log_comparisons": [
             {**asdict(comparison), "is_exact": comparison.is_exact} for comparison in plan.log_comparisons
         ],

@@ -1,5 +1,6 @@
 """The plots of the HTML report, as plotly figures: memory, traffic, time, sequences, devices."""
 
+from math import log10
 from typing import Any
 
 from kvasir.planner.context_table import ContextRow
@@ -68,7 +69,8 @@ def _memory(plan: Plan) -> Any:
     figure.add_hline(
         y=usable, line={"color": _RED, "dash": "dash", "width": 1.5}, annotation_text=f"usable {usable:,.0f} GiB"
     )
-    figure.update_layout(barmode="stack", yaxis_range=[0, 2.2 * usable])
+    highest = max(row.kv_bytes / row.kv_share for row in rows if row.kv_share) / _GIB
+    figure.update_layout(barmode="stack", yaxis_range=[0, 1.08 * max(usable, min(highest, 2.2 * usable))])
     return figure
 
 
@@ -79,7 +81,7 @@ def _sequences(plan: Plan) -> Any:
     bars = [
         ("contiguous", capacity.contiguous, _GREY),
         ("paged", capacity.expected, _BLUE),
-        ("paged, prefix shared", capacity.shared, _GREEN),
+        ("prefix shared", capacity.shared, _GREEN),
         ("most overhead", capacity.at_low, _ORANGE),
         ("to plan with", float(capacity.planned), _RED),
     ]
@@ -96,7 +98,7 @@ def _sequences(plan: Plan) -> Any:
             cliponaxis=False,
         )
     )
-    figure.update_layout(showlegend=False)
+    figure.update_layout(showlegend=False, xaxis_tickangle=0, margin_b=50)
     return figure
 
 
@@ -139,23 +141,31 @@ def _at_once(batch: int) -> str:
 
 
 def _devices(plan: Plan) -> Any:
-    from plotly.graph_objects import Scatter
+    """Cheapest first, from the top; how fast each is stands beside its bar."""
+    from plotly.graph_objects import Bar
 
-    priced = [found for found in plan.sets if found.per_hour_usd is not None][:_DEVICES_SHOWN]
-    figure = _figure(f"Devices for {plan.request.load.users} users", "$ an hour", "ms a token")
+    priced = [found for found in plan.sets if found.per_hour_usd is not None][:_DEVICES_SHOWN][::-1]
+    figure = _figure(f"Devices for {plan.request.load.users} users", "$ an hour (log)", "")
     figure.add_trace(
-        Scatter(
+        Bar(
+            orientation="h",
             x=[found.per_hour_usd for found in priced],
-            y=[1000 * found.throughput.tpot_s for found in priced],
-            mode="markers+text",
-            text=[_named(found) for found in priced],
-            textposition="top center",
+            y=[_named(found) for found in priced],
+            marker_color=[_RED if found is plan.chosen else _BLUE for found in priced],
+            text=[f"${found.per_hour_usd:,.2f}, {1000 * found.throughput.tpot_s:,.0f} ms" for found in priced],
+            textposition="outside",
             textfont={"size": 10},
-            marker={"size": 10, "color": _BLUE},
             cliponaxis=False,
         )
     )
-    figure.update_layout(showlegend=False, xaxis_type="log")
+    lowest = min(found.per_hour_usd or 0.0 for found in priced)
+    highest = max(found.per_hour_usd or 0.0 for found in priced)
+    figure.update_layout(
+        showlegend=False,
+        xaxis={"type": "log", "range": [log10(max(lowest, 1e-3) / 2), log10(max(highest, 1e-3) * 3)]},
+        yaxis={"tickfont": {"size": 10}, "dtick": 1},
+        margin={"l": 140, "b": 50},
+    )
     return figure
 
 

@@ -116,7 +116,7 @@ def _engine(plan: Plan) -> str:
 def _usable(plan: Plan) -> str:
     settings = plan.request.settings
     if settings.engine is EngineName.KVASIR and plan.request.own is not None:
-        return f"available ({plan.request.own.limits.source})"
+        return f"by --memory-utilization, at most what is available ({plan.request.own.limits.source})"
     return "by the engine's memory share"
 
 

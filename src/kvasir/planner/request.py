@@ -6,6 +6,7 @@ from kvasir.core.errors import ConfigError
 from kvasir.engine.config import EngineConfig
 from kvasir.engine.memory import MemoryLimits
 from kvasir.models.config import ModelConfig
+from kvasir.models.cost import ModelCost
 from kvasir.planner.engines import DEFAULT_VERSIONS, EngineName
 from kvasir.planner.kv_groups import AnyDtype
 from kvasir.planner.lengths import LengthDistribution
@@ -91,7 +92,17 @@ class PlanRequest:
 
     @property
     def weight_bytes(self) -> int:
+        """Of our engine, what its weights will take exactly; else what the files hold or the format makes of them."""
+        if self.settings.engine is EngineName.KVASIR and self.own is not None:
+            return ModelCost(config=self.own.config, weight_dtype=self.own.engine.weight_dtype).weight_bytes
         return stored_or_reckoned_bytes(self.shape, self.weights)
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        """The engine's limit of sequences at once, where it is told or is our own."""
+        if self.settings.engine is EngineName.KVASIR and self.own is not None:
+            return self.own.engine.scheduler.max_num_seqs
+        return self.settings.max_num_seqs
 
     @property
     def effective_safety(self) -> float:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from kvasir.hardware.card import DeviceCard
+from kvasir.hardware.card import DeviceCard, DeviceKind
 from kvasir.hardware.roofline import IDEAL, Roofline, StepConstants, StepWork
 from kvasir.kv.layout import KVLayout
 from kvasir.models.cost import ModelCost, RowCost
@@ -14,6 +14,24 @@ GPU_SERVER = StepConstants(
     bandwidth_efficiency=0.90, flops_efficiency=0.54, step_overhead_s=4.1e-3, link_overhead_s=20e-6
 )
 """Fitted on vLLM's measured rows (dense models, H100, H200, B200): bench/tpot_rows.py makes them again."""
+
+CPU_ASSUMED = StepConstants(bandwidth_efficiency=0.7, flops_efficiency=0.5, step_overhead_s=3e-3)
+"""Assumed, not fitted; ``kvasir simulate --calibrate`` fits a machine."""
+
+
+def constants_for(card: DeviceCard) -> StepConstants:
+    return CPU_ASSUMED if card.kind is DeviceKind.CPU else GPU_SERVER
+
+
+def speed_note(shape: ModelShape, card: DeviceCard) -> str | None:
+    """What to know of expected times where they were not fitted: other devices, mixtures of experts."""
+    if card.kind is DeviceKind.CPU:
+        return "Expected times on a CPU rest on assumed constants; floors are from measured or listed rates."
+    if card.kind is not DeviceKind.DATA_CENTRE:
+        return f"Expected times were fitted on data-centre GPUs; on {card.name} they are an extrapolation."
+    if shape.num_active_experts:
+        return "Expected times were fitted on dense models; for mixtures of experts they are 20 to 50 % off."
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
