@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 _BOUNDS = (2.5, 97.5)
 _FEWEST = 10
-"""With fewer requests a band would be a guess."""
+_FEWEST_BEYOND = 5
+"""With fewer requests, or fewer values beyond a quantile, a band would be a guess: the draws can only repeat them."""
+
+
+QUANTILES = {"mean": None, "median": 0.50, "p99": 0.99}
+"""By the word in the keys of result files; None is the mean."""
 
 
 class Resampler:
@@ -44,18 +49,16 @@ class Resampler:
             return None
         owner = side.itl_owner if name == "itl" else np.arange(len(values))
         num_requests = len(side.latencies_s["ttft"]) if name == "itl" else len(values)
-        if num_requests < _FEWEST:
+        quantile = QUANTILES[statistic]
+        if num_requests < _FEWEST or (quantile is not None and len(values) * (1 - quantile) < _FEWEST_BEYOND):
             return None
         order = np.argsort(values)
         ordered, owner = values[order], owner[order]
         found = np.empty(self._rounds)
         for round_number in range(self._rounds):
             counts = np.bincount(rng.integers(num_requests, size=num_requests), minlength=num_requests)
-            found[round_number] = _statistic(ordered, counts[owner], _QUANTILES[statistic])
+            found[round_number] = _statistic(ordered, counts[owner], quantile)
         return found
-
-
-_QUANTILES = {"mean": None, "median": 0.50, "p99": 0.99}
 
 
 def _statistic(ordered: "NDArray[Any]", weights: "NDArray[Any]", quantile: float | None) -> float:

@@ -6,7 +6,7 @@ much one run differs from the next, so it is the least the noise can be.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -21,7 +21,7 @@ _T975 = (
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 _LATENCIES = ("ttft", "tpot", "itl", "e2el")
-_STATISTICS = {"mean": None, "median": 50.0, "p99": 99.0}
+_STATISTICS = ("mean", "median", "p99")
 _RATES = ("output_throughput", "request_throughput", "request_goodput")
 _SAME = (
     "backend",
@@ -30,7 +30,6 @@ _SAME = (
     "request_rate",
     "burstiness",
     "max_concurrency",
-    "workload",
     "total_input_tokens",
 )
 """What should be alike for a comparison to mean anything."""
@@ -109,10 +108,7 @@ def compare(a: Side, b: Side, seed: int = 0) -> Comparison:
                 high=high,
             )
         )
-    unlike = tuple(
-        (name, str(a.data.get(name)), str(b.data.get(name))) for name in _SAME if a.data.get(name) != b.data.get(name)
-    )
-    return Comparison(a=a, b=b, differences=tuple(differences), unlike=unlike)
+    return Comparison(a=a, b=b, differences=tuple(differences), unlike=tuple(_unlike(a, b)))
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -135,6 +131,14 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             for difference in comparison.differences
         ],
     }
+
+
+def _unlike(a: Side, b: Side) -> Iterator[tuple[str, str, str]]:
+    """What should be alike; a setting that only one of two programs writes down is no difference."""
+    known = [{name: side.data.get(name) for name in _SAME} | (side.data.get("workload") or {}) for side in (a, b)]
+    for name in known[0] | known[1]:
+        if (name in known[0]) == (name in known[1]) and known[0][name] != known[1][name]:
+            yield name.replace("_", " "), str(known[0][name]), str(known[1][name])
 
 
 def _keys() -> list[str]:

@@ -35,6 +35,8 @@ def traffic(play: TracePlay, maker: PromptMaker, num_requests: int | None, seed:
     if play.hash_block_size is not None:
         options = replace(options, hash_block_size=play.hash_block_size)
     trace = read_trace(play.path, options, play.trace_format).faster(play.speed)
+    if play.hash_block_size not in (None, trace.hash_block_size):
+        raise ConfigError(f"{play.path.name} says itself that its blocks have {trace.hash_block_size} tokens.")
     longest = play.max_tokens
     fitting = trace.where(lambda r: longest is None or r.num_prompt_tokens + r.num_output_tokens <= longest)
     if not fitting.requests:

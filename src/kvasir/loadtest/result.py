@@ -36,17 +36,15 @@ class ResultError(KvasirError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestResult:
+class BenchResult:
     """One point of a test, measured over its repetitions, and each of them alone."""
-
-    __test__ = False  # for pytest, which collects classes by their names
 
     runs: tuple[RunData, ...]
     measures: Measures
     per_run: tuple[Measures, ...]
 
     @classmethod
-    def of(cls, runs: Sequence[RunData], settings: LoadTestSettings) -> "TestResult":
+    def of(cls, runs: Sequence[RunData], settings: LoadTestSettings) -> "BenchResult":
         slo, percentiles = settings.measure.slo, settings.measure.percentiles
         loads = [(run.played.records, run.played.duration_s) for run in runs]
         return cls(
@@ -74,7 +72,7 @@ class TestResult:
         return next((reason for reason in reasons if not reason.is_orderly), reasons[-1])
 
 
-def summary_json(result: TestResult, test: LoadTest) -> dict[str, Any]:
+def summary_json(result: BenchResult, test: LoadTest) -> dict[str, Any]:
     """Everything but the lists with an entry for every request."""
     measures, run = result.measures, result.runs[0]
     settings = test.settings
@@ -124,7 +122,7 @@ def detail_json(records: Sequence[Record], num_by_run: Sequence[int]) -> dict[st
     }
 
 
-def result_json(result: TestResult, test: LoadTest) -> dict[str, Any]:
+def result_json(result: BenchResult, test: LoadTest) -> dict[str, Any]:
     counts = [len(run.played.records) for run in result.runs]
     return summary_json(result, test) | detail_json(result.records, counts)
 

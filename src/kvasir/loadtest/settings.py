@@ -13,6 +13,9 @@ from kvasir.workload.latency import PERCENTILES, Slo
 from kvasir.workload.lengths import LengthRange
 from kvasir.workload.traces.read import TraceFormat
 
+DEFAULT_TOKEN_IDS = (1000, 20_000)
+"""Ordinary tokens in every common vocabulary."""
+
 
 class WorkloadKind(Enum):
     RANDOM = "random"
@@ -55,7 +58,7 @@ class WorkloadSettings:
     speed: float = 1.0
     follows_sessions: bool = False
     max_context: int | None = None
-    token_ids: tuple[int, int] = (1000, 20_000)
+    token_ids: tuple[int, int] = DEFAULT_TOKEN_IDS
 
     def __post_init__(self) -> None:
         if self.kind.needs_file and self.path is None:
@@ -67,6 +70,8 @@ class WorkloadSettings:
                 f"Prompts can share {self.num_prefixes} prefixes of {self.prefix_tokens} tokens only if both are at "
                 "least 1."
             )
+        if self.prompts is PromptKind.WORDS and self.token_ids != DEFAULT_TOKEN_IDS:
+            raise ConfigError("--token-ids has no part in prompts of words; use --prompts tokens.")
         low, high = self.token_ids
         if not 0 <= low < high:
             raise ConfigError(f"Random token ids need a range like 1000:20000, got {low}:{high}.")

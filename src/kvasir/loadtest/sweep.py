@@ -7,7 +7,7 @@ from enum import Enum
 from kvasir.core.errors import ConfigError
 from kvasir.loadtest.load_test import Point
 from kvasir.loadtest.measures import Measures
-from kvasir.loadtest.result import TestResult
+from kvasir.loadtest.result import BenchResult
 from kvasir.loadtest.settings import LoadSettings
 from kvasir.workload.arrivals import ArrivalProcess
 from kvasir.workload.latency import Slo
@@ -47,11 +47,8 @@ class Sweep:
     def label(self, value: float) -> str:
         return f"{self.setting.value} {value:g}"
 
-    def points(self, load: LoadSettings) -> list[Point]:
-        """A point for each value, with prompts of its own: none finds its prefixes cached by the one before."""
-        return [self._point(load, number, value) for number, value in enumerate(self.values)]
-
-    def _point(self, load: LoadSettings, number: int, value: float) -> Point:
+    def point(self, load: LoadSettings, value: float) -> Point:
+        """The load at ``value``, with prompts of its own: no point finds its prefixes cached by the one before."""
         is_rate = self.setting is SweptSetting.RATE
         enough = _SECONDS_PER_RATE * value if is_rate else _SESSIONS_PER_SLOT * value
         arrivals = replace(load.arrivals, rate=value) if is_rate else ArrivalProcess(rate=float("inf"))
@@ -60,7 +57,7 @@ class Sweep:
             arrivals=arrivals,
             max_concurrency=load.max_concurrency if is_rate else int(value),
             num_sessions=load.num_sessions or max(_FEWEST_SESSIONS, round(enough)),
-            seed=load.seed + 1000 * number,
+            seed=load.seed + 1000 * self.values.index(value),
         )
 
 
@@ -68,7 +65,7 @@ class Sweep:
 class SweepPoint:
     value: float
     label: str
-    result: TestResult
+    result: BenchResult
 
     @property
     def measures(self) -> Measures:
@@ -119,7 +116,7 @@ def judge(points: Sequence[SweepPoint], slo: Slo) -> Verdict | None:
 
 def _why_knee(knee: SweepPoint, fastest: SweepPoint) -> str:
     if knee is fastest:
-        return f"Most output ({knee.measures.output_throughput:.4g} tok/s), and more of it per latency than elsewhere."
+        return f"The highest output rate ({knee.measures.output_throughput:.4g} tok/s), and the most for its latency."
     ours, theirs = knee.measures, fastest.measures
     assert ours.e2el_s is not None and theirs.e2el_s is not None  # usable points have latencies
     return (

@@ -30,7 +30,8 @@ def figure(axes: Axes, traces: Sequence[Trace], lines: Sequence[Trace] = ()) -> 
     layout: dict[str, Any] = {
         "title": {"text": axes.title, "x": 0, "xanchor": "left", "font": {"size": 15}},
         "font": {"family": "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif", "size": 12, "color": _INK},
-        "margin": {"l": 62, "r": 62 if axes.y2 else 16, "t": 44, "b": 78},
+        "margin": {"l": 62, "r": 62 if axes.y2 else 16, "t": 44, "b": 78 if len(traces) > 1 else 52},
+        "showlegend": len(traces) > 1,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "hovermode": "closest",
@@ -45,6 +46,7 @@ def figure(axes: Axes, traces: Sequence[Trace], lines: Sequence[Trace] = ()) -> 
             "overlaying": "y",
             "side": "right",
             "showgrid": False,
+            "tickmode": "auto",
             "rangemode": "tozero",
         }
     return {"data": list(traces), "layout": layout}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -61,7 +61,7 @@ class Page:
     subtitle: str = ""
     alerts: Sequence[str] = ()
     tiles: Sequence[Tile] = ()
-    sections: Sequence[Section] = field(default_factory=tuple)
+    sections: Sequence[Section] = ()
 
     def html(self) -> str:
         """Raises ``ConfigError`` when plotly is missing."""
@@ -149,8 +149,7 @@ def _figure(name: str, figure: Figure) -> str:
 _DRAW = """
 for (const holder of document.querySelectorAll('script[data-for]')) {
   const spec = JSON.parse(holder.textContent);
-  Plotly.newPlot(holder.dataset.for, spec.data, spec.layout, {responsive: true, displaylogo: false,
-    modeBarButtonsToRemove: ['select2d', 'lasso2d', 'autoScale2d']});
+  Plotly.newPlot(holder.dataset.for, spec.data, spec.layout, {responsive: true, displayModeBar: false});
 }
 """
 
