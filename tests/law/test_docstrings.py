@@ -1,4 +1,4 @@
-"""Law: every module says in one sentence what it is for, and public classes say what they hold."""
+"""Law: every module says in one sentence what it is for."""
 
 import ast
 
@@ -11,10 +11,10 @@ def test_every_module_states_its_purpose() -> None:
 
 
 def test_a_purpose_is_a_sentence() -> None:
-    """The first line of a module's docstring is what README's tree shows."""
+    """The first paragraph of a module's docstring begins with what README's tree shows, and ends like prose."""
     unfinished = {}
     for path in python_files():
-        first = (ast.get_docstring(parsed(path)) or "").splitlines()[0]
-        if not first.rstrip().endswith((".", ":")):
+        first = (ast.get_docstring(parsed(path)) or "").split("\n\n")[0]
+        if not first.rstrip().endswith((".", ":", "?")):
             unfinished[shown(path)] = first
     assert unfinished == {}
