@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "Measure what prefix caching, paging and batching buy here.",
     "plan": "Say what a model needs before it is deployed: memory, devices, dollars, flags.",
     "bench": "Load-test a server (bench serve), whoever made it.",
+    "quality": "Say what a cheaper KV cache costs on a model, and hold it to limits.",
     "version": "Print the versions of Kvasir and of what it computes with.",
 }
 _WIDE = {"max_content_width": 120}

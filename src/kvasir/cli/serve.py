@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +28,10 @@ _SERVER_OPTIONS = (
         "stall_timeout_s", float, "--stall-timeout", help="Seconds without a step until health is red. [default: 60]"
     ),
     option("shutdown_grace_s", float, "--shutdown-grace", help="Seconds the engine gets to end. [default: 5]"),
+    option("quality_report", Path, "--quality-report", help="Serve only what this report measured and passed."),
+    option(
+        "ignore_quality_report", bool, "--ignore-quality-report", help="Serve whatever the report says. [default: off]"
+    ),
     option("access_log", bool, "--access-log/--no-access-log", help="Log every request. [default: off]"),
 )
 

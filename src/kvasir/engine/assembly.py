@@ -10,7 +10,7 @@ from kvasir.core.executor import Executor
 from kvasir.core.progress import Progress
 from kvasir.engine.config import CacheConfig, EngineConfig, WeightDtype
 from kvasir.engine.memory import MemoryLimits, MemoryPlan, available_memory
-from kvasir.engine.pool_plan import effective_max_model_len, plan_pool
+from kvasir.engine.pool_plan import LayoutChange, effective_max_model_len, plan_pool
 from kvasir.engine.pool_plan import make_layout as make_layout
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.layout import KVLayout
@@ -79,11 +79,16 @@ def load_model(
 
 
 def build(
-    loaded: LoadedModel, config: EngineConfig, limits: MemoryLimits, wrap_kernels: KernelsWrapper | None = None
+    loaded: LoadedModel,
+    config: EngineConfig,
+    limits: MemoryLimits,
+    *,
+    wrap_kernels: KernelsWrapper | None = None,
+    alter_layout: LayoutChange | None = None,
 ) -> EngineParts:
     """An engine's parts around a loaded model.  ``limits`` are those from before the weights were loaded.
 
-    ``wrap_kernels`` is for measurements; what serves goes without."""
+    ``wrap_kernels`` and ``alter_layout`` are for measurements; what serves goes without."""
     from kvasir.engine.runner import ModelRunner
     from kvasir.formats.store import KVStore
     from kvasir.kernels.select import make_kernels
@@ -93,7 +98,7 @@ def build(
     _check_allocation(config.cache)
     model_config = loaded.model_config
     threads = config.threads or usable_cores()
-    plan = plan_pool(model_config, config, loaded.weights.num_bytes, limits)
+    plan = plan_pool(model_config, config, loaded.weights.num_bytes, limits, alter_layout)
     config = replace(plan.config, threads=threads)
     layout, memory = plan.layout, plan.memory
     store = KVStore(layout, memory.num_blocks)

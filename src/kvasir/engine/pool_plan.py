@@ -1,5 +1,6 @@
 """The KV pool a configuration leads to, before it is allocated: ``kvasir serve`` and ``kvasir plan`` both ask here."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kvasir.core.errors import ConfigError
@@ -11,6 +12,9 @@ from kvasir.models.config import ModelConfig
 
 AUTO_KV_DTYPE = KVDtype.BF16
 """What ``--kv-cache-dtype auto`` means: 16 bits, and the range of fp32, so that no model can overflow it."""
+
+LayoutChange = Callable[[KVLayout], KVLayout]
+"""From the layout a configuration leads to, to another of the same model: how a measurement makes its controls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +29,23 @@ class PoolPlan:
     memory: MemoryPlan
 
 
-def plan_pool(model: ModelConfig, config: EngineConfig, weights_bytes: int, limits: MemoryLimits) -> PoolPlan:
+def plan_pool(
+    model: ModelConfig,
+    config: EngineConfig,
+    weights_bytes: int,
+    limits: MemoryLimits,
+    alter_layout: LayoutChange | None = None,
+) -> PoolPlan:
     """Context, layout and number of blocks of each group.  Raises ``ConfigError`` when they cannot be had.
 
     ``weights_bytes`` is what the weights take or will take; ``limits`` are those from before they were loaded.
+    ``alter_layout`` is for measurements.
     """
     max_model_len = effective_max_model_len(config, model)
     cache = replace(config.cache, kv_cache_dtype=config.cache.kv_cache_dtype or AUTO_KV_DTYPE)
     layout = make_layout(model, cache)
+    if alter_layout is not None:
+        layout = alter_layout(layout)
     needs = MemoryNeeds(
         layout=layout,
         max_model_len=max_model_len,

@@ -12,13 +12,15 @@ Figures = Mapping[str, Estimate]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """``is_damage``: a difference to the reference that is 0 when nothing was lost and grows with what was."""
+    """``is_damage``: a difference to the reference that is 0 when nothing was lost and grows with what was.
+    ``is_headline``: shown where there is room for a line or two a measure."""
 
     key: str
     label: str
     unit: str = ""
     better: Better = Better.LOWER
     is_damage: bool = False
+    is_headline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from kvasir.engine.config import EngineConfig
 from kvasir.engine.flags import make_engine_config
 from kvasir.engine.memory import MemoryLimits, available_memory
 from kvasir.engine.pool_plan import effective_max_model_len
+from kvasir.lab.controls import has_chosen_heads, heads_at_random, one_window
 from kvasir.lab.lab import Lab
 from kvasir.lab.measure import Size
 from kvasir.lab.server_subject import ServerSubject
@@ -30,6 +31,7 @@ _POOL_SEQUENCES = 3
 """How many sequences of the whole context the pool of each engine holds."""
 _FLOOR_SCHEDULING = {"max_num_batched_tokens": "149", "max_num_seqs": "5"}
 """Chunks that end inside blocks, and other seats: the floor's batches are unlike the reference's."""
+_LOT_SEED = 1
 _MEMORY_FLAGS = {"kv_cache_memory", "kv_cache_memory_bytes", "memory_utilization", "gpu_memory_utilization"}
 
 
@@ -92,7 +94,11 @@ def _open_local(plan: LabPlan, progress: Progress, opened: ExitStack) -> Lab:
     floor = local(Setting(name=again(name), flags={**plan.reference, **_FLOOR_SCHEDULING}), is_other_batch=True)
     settings: list[Subject] = []
     for setting in plan.settings:
-        settings.append(local(setting) if setting.is_local else _server(setting, opened))
+        if not setting.is_local:
+            settings.append(_server(setting, opened))
+            continue
+        subject = local(setting)
+        settings += [subject, *(local(control) for control in _controls(setting, subject, context))]
     files = text_files(plan.texts)
     texts: Texts = FileTexts(files, reference.tokenizer) if files else SelfTexts(reference)
     return Lab(
@@ -104,6 +110,24 @@ def _open_local(plan: LabPlan, progress: Progress, opened: ExitStack) -> Lab:
         context=context,
         progress=progress,
     )
+
+
+def _controls(setting: Setting, subject: LocalSubject, context: int) -> list[Setting]:
+    """Settings of the same bytes that choose nothing, where ``setting`` chooses heads."""
+    layout, windows = subject.engine.layout, subject.engine.model_config.sliding_windows
+    if setting.alter_layout is not None or not has_chosen_heads(layout, windows):
+        return []
+    controls = [
+        replace(
+            setting,
+            name=f"{setting.name}, heads by lot",
+            alter_layout=lambda chosen: heads_at_random(chosen, windows, _LOT_SEED),
+        )
+    ]
+    narrowed = one_window(layout, windows, context)
+    if narrowed is not None:
+        controls.append(replace(setting, name=f"{setting.name}, one window", alter_layout=lambda _: narrowed))
+    return controls
 
 
 def _open_servers(plan: LabPlan, progress: Progress, opened: ExitStack) -> Lab:
@@ -151,7 +175,13 @@ class _Shelf:
             if not _MEMORY_FLAGS & set(flags):
                 config = make_engine_config(**flags, kv_cache_memory=_pool_bytes(loaded, config))
             wrap = None if setting.fault is None else setting.fault.wrap
-            parts = build(loaded, config, self._limits_for(loaded), wrap)
+            parts = build(
+                loaded,
+                config,
+                self._limits_for(loaded),
+                wrap_kernels=wrap,
+                alter_layout=setting.alter_layout,
+            )
         except ConfigError as error:
             raise ConfigError(f"Setting {setting.name!r}: {error}") from error
         self._pools_bytes += parts.memory.pool_bytes

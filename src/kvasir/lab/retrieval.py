@@ -12,10 +12,10 @@ from kvasir.lab.figures import Metric, SettingFigures
 from kvasir.lab.lab import Lab
 from kvasir.lab.tasks.sample import Sample, score
 
-FOUND = Metric(key="found", label="answers found", unit="share", better=Better.HIGHER)
+FOUND = Metric(key="found", label="answers found", unit="share", better=Better.HIGHER, is_headline=True)
 FOUND_LOSS = Metric(key="found_loss", label="answers lost", unit="share", is_damage=True)
 ANSWER_NLL = Metric(key="answer_nll", label="NLL of the right answer", unit="nats/token")
-ANSWER_LOSS = Metric(key="answer_loss", label="answer loss", unit="nats/token", is_damage=True)
+ANSWER_LOSS = Metric(key="answer_loss", label="answer loss", unit="nats/token", is_damage=True, is_headline=True)
 METRICS = (FOUND, FOUND_LOSS, ANSWER_NLL, ANSWER_LOSS)
 
 

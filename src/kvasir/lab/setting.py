@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from kvasir.core.errors import ConfigError
 from kvasir.engine.flags import FLAGS
+from kvasir.engine.pool_plan import LayoutChange
 from kvasir.lab.fault import Fault
 
 _FLAG_NAMES = frozenset(name for flag in FLAGS for name in (flag.name, *flag.aliases))
@@ -16,12 +17,16 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """``flags`` by name of ``engine/flags.py``, as written, on top of those all settings share; or ``base_url`` of an
-    OpenAI-compatible server.  ``fault`` damages it on purpose; no text of a person can ask for one."""
+    OpenAI-compatible server.
+
+    ``fault`` damages it on purpose, ``alter_layout`` makes a control of it: for measurements; no text asks for them.
+    """
 
     name: str
     flags: Mapping[str, str] = field(default_factory=dict)
     base_url: str | None = None
     fault: Fault | None = None
+    alter_layout: LayoutChange | None = None
 
     @property
     def is_local(self) -> bool:

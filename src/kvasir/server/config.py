@@ -1,6 +1,7 @@
 """What the HTTP side can be told; the engine has its own configuration."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from kvasir.core.errors import ConfigError
 
@@ -14,6 +15,7 @@ class ServerConfig:
     ``max_request_bytes`` bounds a request body.  ``stall_timeout_s``: how long the engine may have work without
     finishing a step before health turns red and requests in flight are answered with an error.
     ``shutdown_grace_s``: what the engine gets to end by itself before it is killed.
+    ``quality_report``: serve only what this file of ``kvasir quality`` measured and passed, unless it is ignored.
     """
 
     host: str = "127.0.0.1"
@@ -24,6 +26,8 @@ class ServerConfig:
     stall_timeout_s: float = 60.0
     shutdown_grace_s: float = 5.0
     access_log: bool = False
+    quality_report: Path | None = None
+    ignore_quality_report: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -47,4 +51,10 @@ class ServerConfig:
             "stall_timeout": f"{self.stall_timeout_s:g}",
             "shutdown_grace": f"{self.shutdown_grace_s:g}",
             "access_log": str(self.access_log).lower(),
+            "quality_report": self._effective_report(),
         }
+
+    def _effective_report(self) -> str:
+        if self.quality_report is None:
+            return "none"
+        return f"{self.quality_report} (ignored)" if self.ignore_quality_report else str(self.quality_report)

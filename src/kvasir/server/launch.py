@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 import uvicorn
 from prometheus_client import disable_created_metrics
 
+from kvasir.claims.quality_report import QualityReport, Served
 from kvasir.core.errors import ConfigError
 from kvasir.core.progress import Progress, no_progress
 from kvasir.engine.config import EngineConfig
 from kvasir.server.app import make_app
 from kvasir.server.config import ServerConfig
 from kvasir.server.engine_client import EngineClient
-from kvasir.server.messages import Capacity
+from kvasir.server.messages import Capacity, Ready
 from kvasir.server.state import ServerState
 from kvasir.text.tokenizer import Tokenizer
 
@@ -53,15 +54,32 @@ def run_server(
 ) -> None:
     """Serve until SIGINT or SIGTERM, then return; for the main thread of a process that has nothing else to do.
 
-    Raises ``ConfigError`` or ``ModelError`` when it cannot start (a port in use is found before the model is loaded)
-    and ``EngineDeadError`` when the engine dies while loading.  No process and no file is left behind.
+    Raises ``ConfigError`` or ``ModelError`` when it cannot start (a port in use is found before the model is loaded),
+    ``ConfigError`` when the quality report does not vouch for what would be served, and ``EngineDeadError`` when the
+    engine dies while loading.  No process and no file is left behind.
     """
+    report = _quality_report(server_config)
     listener = _bind(server_config)
     disable_created_metrics()  # a series of start times beside every counter: nobody's dashboard reads them
     try:
-        asyncio.run(_serve(engine_config, server_config, listener, on_progress, on_ready))
+        asyncio.run(_serve(engine_config, server_config, listener, report, on_progress, on_ready))
     finally:
         listener.close()
+
+
+def _quality_report(config: ServerConfig) -> QualityReport | None:
+    """The report that what is served must agree with; read before anything is loaded."""
+    if config.quality_report is None or config.ignore_quality_report:
+        return None
+    return QualityReport.read(config.quality_report)
+
+
+def _served(ready: Ready) -> Served:
+    return Served(
+        model_digest=ready.model_digest,
+        layout_digest=ready.layout_digest,
+        weight_dtype=ready.effective_config["weight_dtype"],
+    )
 
 
 def _bind(config: ServerConfig) -> socket.socket:
@@ -93,6 +111,7 @@ async def _serve(
     engine_config: EngineConfig,
     server_config: ServerConfig,
     listener: socket.socket,
+    report: QualityReport | None,
     on_progress: Progress,
     on_ready: Callable[[ServerInfo], None] | None,
 ) -> None:
@@ -111,6 +130,8 @@ async def _serve(
     if engine is None:
         return
     try:
+        if report is not None:
+            report.check(_served(engine.ready))
         state = make_state(replace(server_config, port=listener.getsockname()[1]), engine)
         server = _Server(_uvicorn_config(state))
         serving = asyncio.create_task(server.serve(sockets=[listener]))

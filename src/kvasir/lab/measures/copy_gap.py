@@ -10,7 +10,7 @@ from kvasir.lab.figures import Curve, Figures, MeasureResult, Metric, SettingFig
 from kvasir.lab.lab import Lab
 from kvasir.lab.measure import Size
 
-_GAP = Metric(key="gap", label="copy gap", unit="nats/token", is_damage=True)
+_GAP = Metric(key="gap", label="copy gap", unit="nats/token", is_damage=True, is_headline=True)
 _METRICS = (
     _GAP,
     Metric(key="second", label="NLL of the second copy", unit="nats/token"),

@@ -22,9 +22,9 @@ _IMPROBABLE_NATS = -float(np.log(1e-4))
 _TEMPERATURES = {"greedy": 0.0, "T=0.7": 0.7}
 
 _METRICS = (
-    Metric(key="improbable_rise", label="rise of improbable tokens", unit="share", is_damage=True),
+    Metric(key="improbable_rise", label="rise of improbable tokens", unit="share", is_damage=True, is_headline=True),
     Metric(key="improbable", label="tokens the reference gives less than 1e-4", unit="share"),
-    Metric(key="rep4_rise", label="rise of repeated 4-grams", unit="share", is_damage=True),
+    Metric(key="rep4_rise", label="rise of repeated 4-grams", unit="share", is_damage=True, is_headline=True),
     Metric(key="rep4", label="repeated 4-grams", unit="share"),
     Metric(key="distinct2", label="distinct 2-grams", unit="share", better=Better.HIGHER),
     Metric(key="zlib", label="zlib ratio"),
@@ -43,7 +43,7 @@ class Degeneration:
     """
 
     name: ClassVar[str] = "degeneration"
-    title: ClassVar[str] = "Degeneration of free text"
+    title: ClassVar[str] = "Free text"
     needs_scores: ClassVar[bool] = False
 
     num_prompts: int

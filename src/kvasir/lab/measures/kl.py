@@ -16,12 +16,12 @@ from kvasir.lab.positions import bucket_name, filled_buckets
 from kvasir.lab.reading import ReadingPlan
 
 _METRICS = (
-    Metric(key="mean", label="mean KL", unit="nats/token", is_damage=True),
+    Metric(key="mean", label="mean KL", unit="nats/token", is_damage=True, is_headline=True),
     Metric(key="decoded", label="mean KL, decoded tokens", unit="nats/token", is_damage=True),
     Metric(key="median", label="median KL", unit="nats/token"),
     Metric(key="p99", label="99 % KL", unit="nats/token"),
     Metric(key="max", label="largest KL", unit="nats/token"),
-    Metric(key="top1", label="same likeliest token", unit="share", better=Better.HIGHER),
+    Metric(key="top1", label="same likeliest token", unit="share", better=Better.HIGHER, is_headline=True),
     Metric(key="rms_dp", label="RMS change of the true token's probability", unit="share"),
 )
 
@@ -36,7 +36,7 @@ class KLDivergence:
     """
 
     name: ClassVar[str] = "kl"
-    title: ClassVar[str] = "KL divergence per token"
+    title: ClassVar[str] = "KL divergence"
     needs_scores: ClassVar[bool] = True
 
     plan: ReadingPlan

@@ -25,7 +25,7 @@ _WRAPPING_TOKENS = 24
 """What the template puts around a question and its answer."""
 
 _METRICS = (
-    Metric(key="recalled", label="facts recalled", unit="share", better=Better.HIGHER),
+    Metric(key="recalled", label="facts recalled", unit="share", better=Better.HIGHER, is_headline=True),
     Metric(key="recalled_loss", label="facts lost", unit="share", is_damage=True),
     Metric(key="obeyed", label="instruction obeyed", unit="share", better=Better.HIGHER),
     Metric(key="obeyed_loss", label="obedience lost", unit="share", is_damage=True),

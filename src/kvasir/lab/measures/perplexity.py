@@ -12,7 +12,7 @@ from kvasir.lab.measure import Size
 from kvasir.lab.positions import bucket_name, filled_buckets
 from kvasir.lab.reading import ReadingPlan
 
-_LOSS = Metric(key="loss", label="rise of the NLL", unit="nats/token", is_damage=True)
+_LOSS = Metric(key="loss", label="rise of the NLL", unit="nats/token", is_damage=True, is_headline=True)
 _METRICS = (Metric(key="perplexity", label="perplexity"), _LOSS)
 
 

@@ -39,7 +39,7 @@ class Ruler:
     """
 
     name: ClassVar[str] = "ruler"
-    title: ClassVar[str] = "RULER-style tasks"
+    title: ClassVar[str] = "RULER-style"
     needs_scores: ClassVar[bool] = False
 
     lengths: tuple[int, ...]
