@@ -10,12 +10,19 @@ from pathlib import Path
 from statistics import mean, median
 
 from kvasir.claims.result_file import Better, ResultWriter
+from kvasir.core.errors import ConfigError
 from kvasir.hardware.cards import find_card
 from kvasir.hardware.roofline import IDEAL, StepConstants
+from kvasir.kv.format_spec import KVDtype
+from kvasir.planner.engines import EngineName
+from kvasir.planner.instance import plan_instance
 from kvasir.planner.kv_groups import StoreFormat
+from kvasir.planner.lengths import parse_lengths
+from kvasir.planner.model_shape import ModelShape
+from kvasir.planner.request import EngineSettings, Load, PlanRequest
 from kvasir.planner.sources import find_model_card
 from kvasir.planner.speed import SpeedModel
-from kvasir.planner.weight_formats import find_weight_format
+from kvasir.planner.weight_formats import WeightFormat, find_weight_format
 
 RESULT = Path(__file__).parent / "results" / "tpot_rows.json"
 CARDS = {"h100_sxm": "H100-SXM", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300"}
@@ -35,6 +42,9 @@ class Row:
     compute_s: float
     prefill_s: float
     link_layers: int
+    ttft_s: float
+    fits: bool
+    """Whether all sequences at their full length fit in the pool that the planner reckons for vLLM's defaults."""
 
     def predicted_s(self, constants: StepConstants) -> float:
         bound = max(self.memory_s / constants.bandwidth_efficiency, self.compute_s / constants.flops_efficiency)
@@ -72,7 +82,27 @@ def _row(entry: dict[str, str], name: str) -> Row:
         compute_s=speed.roofline.compute_s(work.num_flops),
         prefill_s=batch * speed.prefill_s(prompt) / output,
         link_layers=shape.num_layers if form.tensor_parallel > 1 else 0,
+        ttft_s=float(entry["ttft_ms"]) / 1000,
+        fits=_fits(entry, shape, weights),
     )
+
+
+def _fits(entry: dict[str, str], shape: ModelShape, weights: WeightFormat) -> bool:
+    length = int(entry["isl"]) + int(entry["osl"])
+    lengths = parse_lengths(str(length))
+    request = PlanRequest(
+        shape=shape,
+        weights=weights,
+        k_dtype=KVDtype.BF16,
+        v_dtype=KVDtype.BF16,
+        load=Load(users=1, prompts=lengths, outputs=lengths),
+        settings=EngineSettings(engine=EngineName.VLLM, version=entry["engine_version"], max_model_len=length),
+    )
+    try:
+        pool = plan_instance(request, find_card(CARDS[entry["system"]]), int(entry["tp"])).pool
+    except ConfigError:
+        return False
+    return pool.num_sequences(length) >= int(entry["concurrency"])
 
 
 def fit(rows: Sequence[Row]) -> StepConstants:
@@ -118,6 +148,11 @@ def summary(rows: Sequence[Row], constants: StepConstants) -> dict[str, float]:
     }
 
 
+def waiting(rows: Sequence[Row]) -> dict[str, int]:
+    """How many rows let requests wait for their first token, by length of the wait in seconds."""
+    return {"rows": len(rows)} | {f"ttft_above_{limit}_s": sum(r.ttft_s > limit for r in rows) for limit in (2, 5, 10)}
+
+
 def as_json(constants: StepConstants) -> dict[str, float]:
     return {
         "bandwidth_efficiency": constants.bandwidth_efficiency,
@@ -138,14 +173,14 @@ def held_out(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=Path, default=None, help="silicon_agg.csv; default: of the folder KVASIR_ROWS")
-    path = parser.parse_args().rows or Path(os.environ["KVASIR_ROWS"]) / "silicon_agg.csv"
+    parser.add_argument("--rows", type=Path, help="the table of measured rows [default: in the folder KVASIR_DATA]")
+    path = parser.parse_args().rows or Path(os.environ["KVASIR_DATA"]) / "latency" / "silicon_agg.csv"
     rows = read_rows(path, FITTED)
     constants = fit(rows)
     by_card, by_model = held_out(rows, lambda row: row.card), held_out(rows, lambda row: row.model)
     left_out, mixtures = read_rows(path, LEFT_OUT), read_rows(path, MIXTURES)
 
-    writer = ResultWriter(path=RESULT, command="python bench/tpot_rows.py --rows silicon_agg.csv")
+    writer = ResultWriter(path=RESULT, command="python bench/tpot_rows.py")
     writer.measurements = {
         "fitted_on_all": {"constants": as_json(constants), **summary(rows, constants)},
         "no_losses": summary(rows, IDEAL),
@@ -153,6 +188,10 @@ def main() -> None:
         "held_out_model": by_model,
         "left_out_llama_3.1_8b_fp8_h200": summary(left_out, constants),
         "with_left_out": summary(rows + left_out, constants),
+        "capacity": {
+            "predicted_to_fit": waiting([row for row in rows if row.fits]),
+            "predicted_not_to_fit": waiting([row for row in rows if not row.fits]),
+        },
         "mixtures_of_experts_not_fitted": {
             name: summary([row for row in mixtures if row.model == name], constants) for name in MIXTURES
         },
@@ -166,6 +205,8 @@ def main() -> None:
         "mean TPOT error on a model not fitted on, worst of 2", 100 * worst_model, "%", better=lower, target=17
     )
     writer.claim("mean TPOT error on the 21 left-out rows", 100 * left, "%", better=lower)
+    surprised = writer.measurements["capacity"]["predicted_to_fit"]["ttft_above_5_s"]
+    writer.claim("rows predicted to fit whose first token takes over 5 s", surprised, "rows", better=lower, target=0)
     for claim in writer.claims:
         print(f"{claim.name}: {claim.value:.3g} {claim.unit} (target {claim.target})")
     print("fitted on all:", as_json(constants))
