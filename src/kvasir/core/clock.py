@@ -28,3 +28,9 @@ class VirtualClock:
         if duration_s < 0:
             raise ValueError(f"time cannot go back by {-duration_s} s")
         self._now_s += duration_s
+
+    def advance_to(self, time_s: float) -> None:
+        """Make it exactly ``time_s``, which must not be in the past."""
+        if time_s < self._now_s:
+            raise ValueError(f"time cannot go back from {self._now_s} s to {time_s} s")
+        self._now_s = time_s

@@ -112,7 +112,7 @@ class Scheduler:
         self.stats.num_steps += 1
         builder = StepBuilder(self.stats.num_steps, self._ended)
         running = list(self.running)
-        candidates = self._admissible()
+        candidates = self.plan_starts().candidates
         shares = self._share_budget(running, candidates)
         is_ready = self.manager.is_ready
         for sequence in running:
@@ -157,22 +157,22 @@ class Scheduler:
 
     # ---- who gets what
 
-    def _admissible(self) -> list[Candidate]:
+    def plan_starts(self) -> AdmissionPlan:
         """Waiting sequences that could start now, in order of service."""
         is_static = self.config.batching is BatchingMode.STATIC
         if is_static and not self.running:
             self._is_batch_closed = False
         if not self.waiting:
             self._is_batch_closed = is_static and bool(self.running)
-            return []
+            return NOBODY
         num_seats = self.config.max_num_seqs - len(self.running) - self.num_forking
         if self._is_batch_closed or num_seats <= 0:
             self._is_batch_closed = is_static
-            return []
+            return AdmissionPlan([], is_blocked=True)
         waiting = ((sequence, self._seats_needed(sequence)) for sequence in self.waiting.first(MAX_CANDIDATES_PER_STEP))
         plan = plan_admissions(waiting, self.running, self.manager, num_seats)
         self._is_batch_closed = is_static and plan.is_blocked
-        return plan.candidates
+        return plan
 
     def _seats_needed(self, sequence: Sequence) -> int:
         """The first sequence of a new request brings its siblings; one that was preempted comes alone."""

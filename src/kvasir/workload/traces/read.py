@@ -45,6 +45,11 @@ def read_trace(path: Path, options: ReadOptions | None = None, trace_format: Tra
     trace = _READERS[trace_format](path, options)
     if not trace.requests:
         raise TraceError(f"The trace {path} has no requests.")
+    seen: set[str] = set()
+    for request in trace.requests:
+        if request.request_id in seen:
+            raise TraceError(f"The trace {path.name} has two requests named {request.request_id!r}; names must differ.")
+        seen.add(request.request_id)
     return trace
 
 

@@ -1,0 +1,128 @@
+"""Seconds of a step: constants fitted to a real engine, or a roofline of a device one does not have."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, Self
+
+from kvasir.core.errors import ConfigError
+from kvasir.hardware.roofline import Roofline, StepWork
+from kvasir.kv.retention import FULL, Retention, sliding
+from kvasir.planner.kv_groups import StoreFormat, kv_groups
+from kvasir.planner.model_shape import LayerShape, ModelShape
+from kvasir.planner.weight_formats import WeightFormat, read_bytes_per_step
+from kvasir.simulator.step_load import StepLoad
+
+
+class StepCost(Protocol):
+    """What a simulated step takes."""
+
+    @property
+    def retentions(self) -> tuple[Retention, ...]:
+        """The rules by which ``StepLoad.pairs`` and ``reads`` are counted."""
+        ...
+
+    def step_s(self, load: StepLoad) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedStepCost:
+    """Linear in what a step holds, constants from a probe of a real engine (``kvasir simulate --calibrate``):
+
+    seconds = per_step + per_token * tokens + per_pair * (new token, visible key) pairs + per_sequence * rows
+    """
+
+    per_step_s: float
+    per_token_s: float
+    per_pair_s: float
+    per_sequence_s: float
+
+    @property
+    def retentions(self) -> tuple[Retention, ...]:
+        return (FULL,)
+
+    def step_s(self, load: StepLoad) -> float:
+        return (
+            self.per_step_s
+            + self.per_token_s * load.num_tokens
+            + self.per_pair_s * load.pairs[0]
+            + self.per_sequence_s * load.num_sequences
+        )
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """Raises ``ConfigError`` when a constant is missing or is not a number of at least 0."""
+        found = {}
+        for field in fields(cls):
+            value = values.get(field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+                raise ConfigError(f"The step costs have {field.name} = {value!r}; seconds of at least 0 are expected.")
+            found[field.name] = float(value)
+        return cls(**found)
+
+
+class RooflineStepCost:
+    """Bytes and FLOPs of the step over what the device can do, plus the roofline's fitted overheads.
+
+    Tensor parallelism splits weights and heads over ``form.tensor_parallel`` devices; latents are read whole by each.
+    """
+
+    def __init__(self, shape: ModelShape, weights: WeightFormat, form: StoreFormat, roofline: Roofline) -> None:
+        self.shape = shape
+        self.weights = weights
+        self.form = form
+        self.roofline = roofline
+        layers = [(_rule(layer), layer) for layer in shape.layers if layer.caches]
+        self.retentions: tuple[Retention, ...] = tuple(dict.fromkeys(rule for rule, _ in layers)) or (FULL,)
+        groups = kv_groups(shape, form)
+        # Per rule: bytes of one key or new token on one device, and FLOPs of one (query, key) pair there.
+        self._write_bytes = [sum(g.bytes_per_token for g in groups if g.retention == rule) for rule in self.retentions]
+        self._read_bytes = [
+            num_bytes * _num_readers(layers, rule)
+            for rule, num_bytes in zip(self.retentions, self._write_bytes, strict=True)
+        ]
+        self._pair_flops = [
+            sum(2.0 * layer.query_elements for of, layer in layers if of == rule) / form.tensor_parallel
+            for rule in self.retentions
+        ]
+        head = shape.head_parameters or shape.embedding_parameters
+        # The shape adds these up over its layers each time it is asked, which is too slow for every step.
+        self._token_flops = 2.0 * (shape.num_active_parameters - head) / form.tensor_parallel
+        self._sample_flops = 2.0 * head / form.tensor_parallel
+        self._state_bytes = 2.0 * shape.state_bytes / form.tensor_parallel
+        self._num_layers = shape.num_layers
+        self._weight_bytes: dict[int, float] = {}
+
+    def step_s(self, load: StepLoad) -> float:
+        num_bytes = self._weights_read(load.num_tokens) + self._state_bytes * load.num_sequences
+        num_flops = self._token_flops * load.num_tokens + self._sample_flops * load.num_samples
+        for rule, pair_flops in enumerate(self._pair_flops):
+            num_bytes += self._read_bytes[rule] * load.reads[rule] + self._write_bytes[rule] * load.num_tokens
+            num_flops += pair_flops * load.pairs[rule]
+        return self.roofline.step_s(
+            StepWork(
+                num_bytes=num_bytes,
+                num_flops=num_flops,
+                num_layers=self._num_layers,
+                num_sequences=load.num_sequences,
+                num_tokens=load.num_tokens,
+            )
+        )
+
+    def _weights_read(self, num_tokens: int) -> float:
+        """One device's share.  Remembered: it takes a walk over all layers, and steps are alike."""
+        found = self._weight_bytes.get(num_tokens)
+        if found is None:
+            num_bytes = read_bytes_per_step(self.shape, self.weights, num_tokens)
+            found = self._weight_bytes[num_tokens] = num_bytes / self.form.tensor_parallel
+        return found
+
+
+def _rule(layer: LayerShape) -> Retention:
+    window = layer.caches[0].window
+    return FULL if window is None else sliding(window)
+
+
+def _num_readers(layers: list[tuple[Retention, LayerShape]], rule: Retention) -> float:
+    """How many layers read each stored key: more than one where layers share a cache."""
+    reading = [layer for of, layer in layers if of == rule]
+    holding = [layer for layer in reading if layer.held_caches]
+    return len(reading) / len(holding) if holding else 0.0
