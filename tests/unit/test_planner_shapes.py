@@ -1,5 +1,8 @@
 """Shapes of foreign models: parameters against transformers and published counts, caches against what is known."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from kvasir.core.errors import ConfigError, ModelError
@@ -305,3 +308,13 @@ def test_a_text_model_inside_a_multimodal_one():
 def test_an_unknown_model_is_refused_with_close_ones():
     with pytest.raises(ModelError, match=r"Llama-3\.1-8B"):
         find_model("llama-3.1-8", lambda *_: None)
+
+
+def test_the_documents_table_is_what_the_formula_says():
+    text = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    rows = re.findall(r"^\| ([\w.-]+) \| [^|]+ \| ([\d,]+)[^|]* \|$", text, re.MULTILINE)
+    assert len(rows) == 7
+    for name, said in rows:
+        assert bytes_per_token(kv_groups(card(name), StoreFormat())) == int(said.replace(",", "")), name
+    (full,) = (spec for spec in kv_groups(card("gemma-3-27b"), StoreFormat()) if not spec.retention.window)
+    assert f"then {full.bytes_per_token:,.0f}" in text
