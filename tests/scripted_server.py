@@ -44,6 +44,7 @@ class Server:
     num_asked: int = 0
     log: list[dict[str, Any]] = field(default_factory=list)
     num_resets: int = 0
+    by_script: dict[str, int] = field(default_factory=dict)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -95,17 +96,28 @@ class Server:
     ) -> bool:
         script = body.get("script", {})
         self.num_asked += 1
-        entry = {"received_s": received_s, "body": body, "headers": headers, "sent_s": [], "number": self.num_asked}
+        entry = {
+            "received_s": received_s,
+            "body": body,
+            "headers": headers,
+            "sent_s": [],
+            "number": self._number(script),
+        }
         self.log.append(entry)
         refused = [name for name in script.get("refuses", []) if name in body]
         if refused:
             _respond(writer, 400, json.dumps({"error": {"message": f"unknown field: {refused[0]}"}}))
             return True
+        if self._is_before(script):
+            script = {}
         if script.get("status"):
             _respond(writer, script["status"], json.dumps({"error": {"message": script.get("message", "no")}}))
             return True
-        if (every := script.get("fails_every")) and self.num_asked % every == 0:
+        if (every := script.get("fails_every")) and entry["number"] % every == 0:
             _respond(writer, 429, json.dumps({"error": {"message": "too many"}}))
+            return True
+        if script.get("is_no_stream"):
+            _respond(writer, 200, "the whole answer")
             return True
         if script.get("is_silent"):
             await asyncio.sleep(3600)
@@ -118,11 +130,25 @@ class Server:
             finally:
                 self.num_running -= 1
 
+    def _number(self, script: dict[str, Any]) -> int:
+        """Which request with this script, from 1."""
+        key = json.dumps(script, sort_keys=True)
+        self.by_script[key] = self.by_script.get(key, 0) + 1
+        return self.by_script[key]
+
+    def _is_before(self, script: dict[str, Any]) -> bool:
+        """``after`` n: the first n requests with this script are served well."""
+        return self.by_script[json.dumps(script, sort_keys=True)] <= script.get("after", 0)
+
     async def _stream(
         self, writer: asyncio.StreamWriter, body: dict[str, Any], script: dict[str, Any], entry: dict[str, Any]
     ) -> bool:
         stream = _Stream(writer, is_chat="messages" in body)
         stream.begin()
+        if script.get("is_garbage"):
+            stream.raw(b"data: {not json\n\n")
+        if script.get("says_nothing"):
+            return stream.end()
         if stream.is_chat and script.get("greets_early", True):
             stream.write({"role": "assistant", "content": ""})
         num_tokens = body.get("max_tokens", 4)
@@ -130,8 +156,7 @@ class Server:
         delays = [script.get("ttft_s", 0.0), *script.get("gaps_s", [])]
         for index, start in enumerate(range(0, num_tokens, per_chunk)):
             delay_s = delays[index] if index < len(delays) else script.get("gap_s", 0.0)
-            if delay_s:
-                await asyncio.sleep(delay_s)
+            await asyncio.sleep(delay_s)
             if self.dies_after and self.num_asked >= self.dies_after and index == 2:
                 sys.exit(0)
             if script.get("cut_after") == index:
@@ -142,11 +167,14 @@ class Server:
                 return stream.end()
             entry["sent_s"].append(time.perf_counter())
             stream.write(f"w{start} ")
+        if script.get("ends_early"):
+            return stream.end(is_whole=False)
         stream.finish("length")
         entry["finished_s"] = time.perf_counter()
         if body.get("stream_options", {}).get("include_usage") and not script.get("hides_usage"):
             stream.event({"choices": [], "usage": _usage(body, num_tokens, script)})
-        return stream.end()
+        stream.end()
+        return not script.get("hangs_up")
 
 
 class _Stream:
@@ -171,14 +199,17 @@ class _Stream:
         self.event({"choices": [{"index": 0, "finish_reason": reason} | empty]})
 
     def event(self, payload: Any) -> None:
-        self._chunk(b"data: " + json.dumps(payload).encode() + b"\n\n")
+        self.raw(b"data: " + json.dumps(payload).encode() + b"\n\n")
 
-    def end(self) -> bool:
-        self._chunk(b"data: [DONE]\n\n")
+    def end(self, *, is_whole: bool = True) -> bool:
+        if is_whole:
+            self.raw(b"data: [DONE]\n\n")
         self._writer.write(b"0\r\n\r\n")
         return True
 
-    def _chunk(self, data: bytes) -> None:
+    def raw(self, data: bytes) -> None:
+        if self._writer.is_closing():
+            raise ConnectionResetError  # the client went away
         self._writer.write(b"%x\r\n%s\r\n" % (len(data), data))
 
 
