@@ -86,7 +86,7 @@ struct BlockWork {
   void attend_segment(int64_t segment, const Partial& out) {
     const int64_t start = segment * SEGMENT;
     const SegmentRange range{start, larger(start, rows.low(0)), smaller(start + SEGMENT, rows.high(rows.count - 1))};
-    float* weights = scratch.floats(2, rows.count * SEGMENT);
+    float* weights = scratch.floats(2, rows.count * SCORE_STRIDE);
     if (is_direct) {
       direct_weights_of<K>(rows.count)(cache, q, range.low, range.high, weights, out.largest, out.sum);
       direct_outputs_of<V>(rows.count)(cache, weights, range.low, range.high, out.o, stride);

@@ -16,9 +16,29 @@ constexpr int ACCUMULATORS = 6;
 constexpr int ACCUMULATORS = 3;
 #endif
 
+// How many sub-blocks before its use a tile is asked for.  Tiles lie scattered over the store, a few kilobytes each,
+// so the hardware's own prefetch gives up at the end of every one.
+constexpr int64_t AHEAD = 4;
+
+// A tile to fetch while another is used: head_dim steps of ``stride`` bytes.
+struct Ahead {
+  const char* tile;
+  int64_t stride;
+};
+
+// K of the sub-block AHEAD of ``sub``, or the V tiles that follow when the segment's K ends before.
+template <class T>
+INLINE Ahead tile_ahead(const HeadCache& cache, int64_t sub, int64_t first, int64_t last) {
+  const int64_t wanted = sub + AHEAD;
+  if (wanted < last) return {(const char*)cache.k<T>(wanted), cache.a.block_size * int64_t(sizeof(T))};
+  const int64_t next = smaller(first + (wanted - last), last - 1);
+  if (cache.a.v_dtype == Dtype::FP32) return {(const char*)cache.v<float>(next), LANES * 4};
+  return {(const char*)cache.v<bf16>(next), LANES * 2};
+}
+
 // scores[r][i] of N sub-blocks from ``sub`` on; one fused chain over d for every (query, token).
 template <class T, int R, int N>
-INLINE void direct_scores(const HeadCache& cache, const float* q, int64_t sub, float* scores) {
+INLINE void direct_scores(const HeadCache& cache, const float* q, int64_t sub, const Ahead (&ahead)[2], float* scores) {
   const int64_t dim = cache.a.head_dim, stride = cache.a.block_size;
   const T* k[N];
   for (int n = 0; n < N; ++n) k[n] = cache.k<T>(sub + n);
@@ -31,7 +51,10 @@ INLINE void direct_scores(const HeadCache& cache, const float* q, int64_t sub, f
   for (int64_t d = 0; d < dim; ++d) {
     F16 column[N];
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) column[n] = load(k[n] + d * stride, Whole{});
+    for (int n = 0; n < N; ++n) {
+      __builtin_prefetch(ahead[n].tile + d * ahead[n].stride);
+      column[n] = load(k[n] + d * stride, Whole{});
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const F16 query = splat(q[r * dim + d]);
@@ -42,7 +65,7 @@ INLINE void direct_scores(const HeadCache& cache, const float* q, int64_t sub, f
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) store(scores + r * SEGMENT + n * LANES, sum[r][n], Whole{});
+    for (int n = 0; n < N; ++n) store(scores + r * SCORE_STRIDE + n * LANES, sum[r][n], Whole{});
   }
 }
 
@@ -60,14 +83,18 @@ INLINE void direct_values(const HeadCache& cache, const float* weights, int64_t 
   for (int64_t sub = low / LANES; sub * LANES < high; ++sub) {
     const int64_t first = larger(low, sub * LANES), last = smaller(high, sub * LANES + LANES);
     const T* v = cache.v<T>(sub) + (first - sub * LANES) * dim + channel;
+    const T* ahead = cache.v<T>(smaller(sub + AHEAD, (high - 1) / LANES)) + channel;
     const float* weight = weights + (first - segment_start);
     for (int64_t t = 0; t < last - first; ++t) {
       F16 row[N];
 #pragma GCC unroll 4
-      for (int n = 0; n < N; ++n) row[n] = load(v + t * dim + n * LANES, part);
+      for (int n = 0; n < N; ++n) {
+        if (n * LANES * sizeof(T) % 64 == 0) __builtin_prefetch(ahead + t * dim + n * LANES);
+        row[n] = load(v + t * dim + n * LANES, part);
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const F16 w = splat(weight[r * SEGMENT + t]);
+        const F16 w = splat(weight[r * SCORE_STRIDE + t]);
 #pragma GCC unroll 4
         for (int n = 0; n < N; ++n) sum[r][n] = fma(w, row[n], sum[r][n]);
       }
@@ -87,10 +114,17 @@ void direct_weights(const HeadCache& cache, const float* q, int64_t low, int64_t
   const int64_t first = low / LANES, last = (high + LANES - 1) / LANES, segment = low / SEGMENT * (SEGMENT / LANES);
   float* scores = weights + (first - segment) * LANES;
   int64_t sub = first;
-  for (; sub + 2 <= last; sub += 2) direct_scores<T, R, 2>(cache, q, sub, scores + (sub - first) * LANES);
-  if (sub < last) direct_scores<T, R, 1>(cache, q, sub, scores + (sub - first) * LANES);
+  for (; sub < last; sub += 2) {
+    const Ahead ahead[2] = {tile_ahead<T>(cache, sub, first, last), tile_ahead<T>(cache, sub + 1, first, last)};
+    float* out = scores + (sub - first) * LANES;
+    if (sub + 2 <= last) {
+      direct_scores<T, R, 2>(cache, q, sub, ahead, out);
+    } else {
+      direct_scores<T, R, 1>(cache, q, sub, ahead, out);
+    }
+  }
   for (int r = 0; r < R; ++r) {
-    float* row = scores + r * SEGMENT;
+    float* row = scores + r * SCORE_STRIDE;
     store(row, masked(load(row, Whole{}), first, low, high), Whole{});
     float* tail = row + (last - 1 - first) * LANES;
     store(tail, masked(load(tail, Whole{}), last - 1, low, high), Whole{});

@@ -88,6 +88,9 @@ struct QkvArgs {
 
 constexpr int64_t SEGMENT = 512;  // tokens; boundaries are multiples of it, so they never depend on the step
 
+// Floats from one query's scores to the next: a power of two would put all queries of a tile into two cache sets.
+constexpr int64_t SCORE_STRIDE = SEGMENT + 16;
+
 // Consecutive tokens of one row that are attended together.
 struct QueryBlock {
   int32_t row;

@@ -30,12 +30,22 @@ INLINE I16 load(const int32_t* p, Whole) {
 }
 INLINE void store(float* p, F16 v, Whole) { EACH_PART *(unaligned_f*)(p + i * NATIVE) = v.part[i]; }
 
+// A part's worth of 16-bit codes in the low halves of 32-bit lanes.
+INLINE native_i widen(const void* p) {
+#if defined(__AVX512F__)
+  return (native_i)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
+#elif defined(__AVX2__)
+  return (native_i)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__x86_64__)
+  return (native_i)_mm_unpacklo_epi16(_mm_loadl_epi64((const __m128i*)p), _mm_setzero_si128());
+#else
+  return __builtin_convertvector(*(const unaligned_h*)p, native_i);
+#endif
+}
+
 INLINE F16 load(const bf16* p, Whole) {
   F16 c;
-  EACH_PART {
-    native_h half = *(const unaligned_h*)(p + i * NATIVE);
-    c.part[i] = (native_f)(__builtin_convertvector(half, native_i) << 16);
-  }
+  EACH_PART c.part[i] = (native_f)(widen(p + i * NATIVE) << 16);
   return c;
 }
 INLINE void store(bf16* p, F16 v, Whole) {
@@ -48,7 +58,16 @@ INLINE void store(bf16* p, F16 v, Whole) {
   }
 }
 
-#if defined(__F16C__) || defined(__AVX512F__)
+#if defined(__aarch64__)
+INLINE F16 load(const fp16* p, Whole) {
+  F16 c;
+  EACH_PART c.part[i] = (native_f)vcvt_f32_f16(vld1_f16((const float16_t*)(p + i * NATIVE)));
+  return c;
+}
+INLINE void store(fp16* p, F16 v, Whole) {
+  EACH_PART vst1_f16((float16_t*)(p + i * NATIVE), vcvt_f16_f32((float32x4_t)v.part[i]));
+}
+#elif defined(__F16C__)
 INLINE F16 load(const fp16* p, Whole) {
   F16 c;
   EACH_PART {
@@ -73,7 +92,7 @@ INLINE void store(fp16* p, F16 v, Whole) {
 INLINE F16 load(const fp16* p, Whole) {
   F16 c;
   EACH_PART {
-    native_i bits = __builtin_convertvector(*(const unaligned_h*)(p + i * NATIVE), native_i);
+    native_i bits = widen(p + i * NATIVE);
     native_i magnitude = (bits & 0x7fff) << 13;
     // Multiplying by 2^112 moves the exponent to fp32's bias and makes subnormals normal.
     native_f value = (native_f)magnitude * 0x1p112f;
@@ -99,12 +118,13 @@ INLINE void store(fp16* p, F16 v, Whole) {
 }
 #endif
 
-// Values must be whole numbers in [-127, 127].
+// The nearest whole numbers, ties to even; |values| must be at most 127 before rounding.
 INLINE void store_codes(int8_t* p, F16 v) {
 #if defined(__AVX512F__)
-  _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32((__m512)v.part[0])));
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32((__m512)v.part[0])));
 #else
-  for (int i = 0; i < LANES; ++i) p[i] = (int8_t)v.part[i / NATIVE][i % NATIVE];
+  const I16 codes = truncate(round_even(v));
+  for (int i = 0; i < LANES; ++i) p[i] = (int8_t)codes.part[i / NATIVE][i % NATIVE];
 #endif
 }
 

@@ -34,20 +34,14 @@ inline void convert_k(const HeadCache& cache, int64_t first_sub, int64_t last_su
   }
 }
 
-// v: [token][D rounded up to sixteen]; tokens outside [low, high) read as zeros, whatever the store holds there.
-// Returns whether any value is NaN or infinite.
+// v: [token][D rounded up to sixteen].  Returns whether any value is NaN or infinite, be it stale or real.
 template <class T>
-inline bool convert_v(const HeadCache& cache, int64_t first_sub, int64_t last_sub, int64_t low, int64_t high, float* v) {
+inline bool convert_v(const HeadCache& cache, int64_t first_sub, int64_t last_sub, float* v) {
   const int64_t dim = cache.a.head_dim, stride = (dim + LANES - 1) / LANES * LANES;
   I16 largest = splat(0);
   for (int64_t sub = first_sub; sub < last_sub; ++sub) {
     const T* tile = cache.v<T>(sub);
     for (int64_t t = 0; t < LANES; ++t, v += stride) {
-      const int64_t token = sub * LANES + t;
-      if (token < low || token >= high) {
-        memset(v, 0, stride * sizeof(float));
-        continue;
-      }
       for_lanes(dim, [&](int64_t i, auto part) {
         F16 value = load(tile + t * dim + i, part);
         largest = max(largest, as_int(value) & splat(0x7fffffff));
@@ -58,7 +52,7 @@ inline bool convert_v(const HeadCache& cache, int64_t first_sub, int64_t last_su
   return max_lanes(largest) >= 0x7f800000;
 }
 
-// q: [d][TILE_ROWS].  scores: [r][SEGMENT].
+// q: [d][TILE_ROWS].  scores: [r][SCORE_STRIDE].
 template <int R, int N>
 void tile_scores(const float* q, const float* k, int64_t dim, float* scores) {
   F16 sum[R][N];
@@ -81,7 +75,7 @@ void tile_scores(const float* q, const float* k, int64_t dim, float* scores) {
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) store(scores + r * SEGMENT + n * LANES, sum[r][n], Whole{});
+    for (int n = 0; n < N; ++n) store(scores + r * SCORE_STRIDE + n * LANES, sum[r][n], Whole{});
   }
 }
 
@@ -100,7 +94,7 @@ void tile_values(const float* weights, const float* v, int64_t stride, int64_t c
     for (int n = 0; n < N; ++n) row[n] = load(v + t * stride + n * LANES, Whole{});
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
-      const F16 w = splat(weights[r * SEGMENT + t]);
+      const F16 w = splat(weights[r * SCORE_STRIDE + t]);
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) sum[r][n] = fma(w, row[n], sum[r][n]);
     }
@@ -156,7 +150,7 @@ struct SegmentRange {
   int64_t low, high;  // tokens of it that some query of the block sees
 };
 
-// Masked scores of all rows against [range.low, range.high).  q: [tile][d][TILE_ROWS], scores: [row][SEGMENT].
+// Masked scores of all rows against [range.low, range.high).  q: [tile][d][TILE_ROWS], scores: [row][SCORE_STRIDE].
 template <class T>
 void block_scores(const HeadCache& cache, const QueryRows& rows, const SegmentRange& range, const float* q, float* k,
                   float* scores) {
@@ -169,14 +163,14 @@ void block_scores(const HeadCache& cache, const QueryRows& rows, const SegmentRa
       const int64_t first = larger(chunk, rows.low(row) / LANES);
       const int64_t last = smaller(chunk_end, (rows.high(last_row) + LANES - 1) / LANES);
       if (first >= last) continue;
-      float* out = scores + row * SEGMENT + (first * LANES - range.start);
+      float* out = scores + row * SCORE_STRIDE + (first * LANES - range.start);
       with_tile(last_row - row + 1, [&](auto tile) {
         tile.scores(last - first, q + row * dim, k + (first - chunk) * dim * LANES, dim, out);
       });
       if (first * LANES >= rows.low(last_row) && last * LANES <= rows.high(row)) continue;
       for (int64_t r = row; r <= last_row; ++r) {
         for (int64_t sub = first; sub < last; ++sub) {
-          float* s = scores + r * SEGMENT + (sub * LANES - range.start);
+          float* s = scores + r * SCORE_STRIDE + (sub * LANES - range.start);
           store(s, masked(load(s, Whole{}), sub, rows.low(r), rows.high(r)), Whole{});
         }
       }
@@ -192,7 +186,7 @@ void block_values(const HeadCache& cache, const QueryRows& rows, const SegmentRa
   memset(o, 0, rows.count * stride * sizeof(float));
   for (int64_t chunk = range.low / LANES; chunk < last_sub; chunk += CHUNK_SUBS) {
     const int64_t chunk_end = smaller(chunk + CHUNK_SUBS, last_sub), chunk_start = chunk * LANES;
-    const bool has_special = convert_v<T>(cache, chunk, chunk_end, range.low, range.high, v);
+    const bool has_special = convert_v<T>(cache, chunk, chunk_end, v);
     for (int64_t row = 0; row < rows.count; row += TILE_ROWS) {
       const int64_t last_row = smaller(row + TILE_ROWS, rows.count) - 1;
       const int64_t first = larger(larger(chunk_start, range.low), rows.low(row));
@@ -203,13 +197,13 @@ void block_values(const HeadCache& cache, const QueryRows& rows, const SegmentRa
         for (int64_t r = row; r <= last_row; ++r) {
           const int64_t from = larger(first, rows.low(r)), to = smaller(last, rows.high(r));
           if (from >= to) continue;
-          TileTables<1>::values(weights + r * SEGMENT + (from - range.start), v + (from - chunk_start) * stride, stride,
+          TileTables<1>::values(weights + r * SCORE_STRIDE + (from - range.start), v + (from - chunk_start) * stride, stride,
                                 to - from, o + r * stride);
         }
         continue;
       }
       with_tile(last_row - row + 1, [&](auto tile) {
-        tile.values(weights + row * SEGMENT + (first - range.start), v + (first - chunk_start) * stride, stride,
+        tile.values(weights + row * SCORE_STRIDE + (first - range.start), v + (first - chunk_start) * stride, stride,
                     last - first, o + row * stride);
       });
     }
@@ -223,7 +217,7 @@ inline void block_softmax(const QueryRows& rows, const SegmentRange& range, floa
     // The sub-blocks block_scores wrote for this row's tile.
     const int64_t first = larger(range.low, rows.low(tile)) / LANES;
     const int64_t last = (smaller(range.high, rows.high(last_row)) + LANES - 1) / LANES;
-    float* row_scores = scores + row * SEGMENT + (first * LANES - range.start);
+    float* row_scores = scores + row * SCORE_STRIDE + (first * LANES - range.start);
     if (larger(range.low, rows.low(row)) >= smaller(range.high, rows.high(row))) {
       if (first < last) memset(row_scores, 0, (last - first) * LANES * sizeof(float));
       largest[row] = -__builtin_inff();

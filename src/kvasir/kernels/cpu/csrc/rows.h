@@ -47,9 +47,8 @@ INLINE void with_row(const ProductView& product, int64_t t, Body body) {
 // Butterflies between lanes: lane i takes part with lane i ^ S.
 template <int S>
 INLINE F16 butterfly(F16 v) {
-  I16 is_upper = (lane_numbers() & splat(S)) >= splat(S);
-  F16 negated = as_float(as_int(v) + splat(INT32_MIN));
-  return swap<S>(v) + select(is_upper, negated, v);
+  I16 upper_sign = (lane_numbers() & splat(S)) << (31 - __builtin_ctz(S));
+  return swap<S>(v) + as_float(as_int(v) ^ upper_sign);
 }
 
 // In place: every block of ``size`` columns times the orthonormal Hadamard matrix.  The row's length is a multiple of
@@ -110,12 +109,12 @@ inline void quantise(const float* row, int64_t length, int8_t* codes, float* sca
   *scale = largest / 127.0f;
   const F16 inverse = splat(127.0f / largest);
   for_lanes(length, [&](int64_t i, auto part) {
-    F16 rounded = round_even(load(row + i, Whole{}) * inverse);
+    F16 scaled = load(row + i, Whole{}) * inverse;
     if constexpr (sizeof(part) == sizeof(Whole)) {
-      store_codes(codes + i, rounded);
+      store_codes(codes + i, scaled);
     } else {
       int8_t buffer[LANES];
-      store_codes(buffer, rounded);
+      store_codes(buffer, scaled);
       memcpy(codes + i, buffer, part.count);
     }
   });

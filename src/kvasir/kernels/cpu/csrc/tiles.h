@@ -45,9 +45,14 @@ INLINE F16 masked(F16 scores, int64_t sub, int64_t low, int64_t high) {
 // Scores of one query over a run of sub-blocks, turned into weights in place.  Sets the largest score and the sum of
 // weights.  Lanes stay apart until the end, so that sub-blocks without a visible token change nothing.
 INLINE void softmax_row(float* scores, int64_t num_subs, float* largest, float* sum) {
-  F16 top = splat(-__builtin_inff());
-  for (int64_t i = 0; i < num_subs; ++i) top = max(top, load(scores + i * LANES, Whole{}));
-  const F16 m = splat(max_lanes(top));
+  F16 top = splat(-__builtin_inff()), other_top = top;  // two chains: one would wait for itself
+  int64_t n = 0;
+  for (; n + 2 <= num_subs; n += 2) {
+    top = max(top, load(scores + n * LANES, Whole{}));
+    other_top = max(other_top, load(scores + n * LANES + LANES, Whole{}));
+  }
+  if (n < num_subs) top = max(top, load(scores + n * LANES, Whole{}));
+  const F16 m = splat(max_lanes(max(top, other_top)));
   F16 total = zeros();
   for (int64_t i = 0; i < num_subs; ++i) {
     F16 weight = exp2_nonpositive(load(scores + i * LANES, Whole{}) - m);

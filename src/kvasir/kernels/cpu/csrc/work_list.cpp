@@ -12,7 +12,10 @@ namespace {
 // Queries times heads that share one conversion of K and V: enough to make it cheap, few enough to stay in the L2 cache.
 constexpr int64_t ROWS_TOGETHER = 96;
 
-// A block is cut into segments when it is more than this share of what each thread should do.
+// Fewer would leave the tiles of queries half empty.
+constexpr int64_t FEWEST_ROWS_TOGETHER = 12;
+
+// Pieces of work each thread should find, so that the last one to finish does not finish late.
 constexpr int64_t PIECES_PER_THREAD = 4;
 
 int64_t first_visible(int64_t position, int64_t window) {
@@ -61,7 +64,11 @@ void WorkList::check_table(int64_t row, int64_t num_tokens, int64_t first_positi
 }
 
 void WorkList::add_row(int64_t row, int64_t first_token, int64_t num_tokens, int64_t first_position) {
-  const int64_t together = std::max<int64_t>(1, ROWS_TOGETHER / shape_.group);
+  // A step with few tokens is cut finer: every thread should have something to do.
+  const int64_t pieces = PIECES_PER_THREAD * shape_.threads;
+  const int64_t share = (shape_.num_tokens * shape_.group * shape_.num_store_heads + pieces - 1) / pieces;
+  const int64_t rows = shape_.threads == 1 ? ROWS_TOGETHER : std::clamp(share, FEWEST_ROWS_TOGETHER, ROWS_TOGETHER);
+  const int64_t together = std::max<int64_t>(1, rows / shape_.group);
   for (int64_t done = 0; done < num_tokens; done += together) {
     const int64_t count = std::min(together, num_tokens - done), position = first_position + done;
     const int64_t low = first_visible(position, shape_.window), high = position + count;
@@ -84,7 +91,7 @@ void WorkList::make_units() {
   std::vector<int64_t> unit_costs;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     QueryBlock& block = blocks_[i];
-    // One of num_store_heads equal pieces: worth cutting when it is more than its share of the whole.
+    // One of num_store_heads equal pieces: cut when it is more than one thread's piece of the whole.
     const bool is_cut = shape_.threads > 1 && block.num_segments > 1 &&
                         costs_[i] * pieces > cost_ * shape_.num_store_heads;
     if (!is_cut) {
