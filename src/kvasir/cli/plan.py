@@ -7,7 +7,7 @@ import typer
 
 from kvasir.cli.console import print_json, print_note, print_table
 from kvasir.cli.options import with_groups
-from kvasir.cli.plan_options import LOAD, MACHINE, RUN, Asked, LoadAsked, MachineAsked, RunAsked
+from kvasir.cli.plan_options import LOAD, MACHINE, OWN, RUN, Asked, LoadAsked, MachineAsked, OwnAsked, RunAsked
 from kvasir.core.errors import ConfigError
 
 _Model = Annotated[
@@ -16,10 +16,11 @@ _Model = Annotated[
 ]
 
 
-@with_groups(run_asked=RUN, load_asked=LOAD, machine_asked=MACHINE)
+@with_groups(run_asked=RUN, own_asked=OWN, load_asked=LOAD, machine_asked=MACHINE)
 def run(
     model: _Model = None,
     run_asked: RunAsked = RunAsked(),  # replaced by what the options say
+    own_asked: OwnAsked = OwnAsked(),
     load_asked: LoadAsked = LoadAsked(),
     machine_asked: MachineAsked = MachineAsked(),
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
@@ -34,7 +35,7 @@ def run(
         raise ConfigError("Name a model: a folder, a config.json, a .gguf file, a built-in name or an owner/name id.")
     from kvasir.cli.plan_request import build_plan
 
-    plan = build_plan(Asked(model=model, run=run_asked, load=load_asked, machine=machine_asked))
+    plan = build_plan(Asked(model=model, run=run_asked, own=own_asked, load=load_asked, machine=machine_asked))
     if html is not None:
         from kvasir.planner.report_html import write_html
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvasir.cli.engine_options import engine_options
 from kvasir.cli.options import OptionGroup, option
+from kvasir.engine.flags import FLAGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,13 @@ class LoadAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnAsked:
+    """Flags of ``kvasir serve`` that shape its pool and that other engines do not have, by name."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineAsked:
     hardware: tuple[str, ...] = ()
     prices: tuple[str, ...] = ()
@@ -48,6 +57,7 @@ class Asked:
 
     model: str
     run: RunAsked = field(default_factory=RunAsked)
+    own: OwnAsked = field(default_factory=OwnAsked)
     load: LoadAsked = field(default_factory=LoadAsked)
     machine: MachineAsked = field(default_factory=MachineAsked)
 
@@ -97,6 +107,13 @@ RUN = OptionGroup(
         ),
     ),
     build=lambda values: RunAsked(**_given(values)),
+)
+
+_SHARED = frozenset(parameter.name for parameter in RUN.parameters)
+_OWN = frozenset(flag.name for flag in FLAGS if flag.section == "KV cache") - _SHARED
+OWN = OptionGroup(
+    parameters=engine_options(has_model_argument=False, only=_OWN).parameters,
+    build=lambda values: OwnAsked(flags=_given(values)),
 )
 
 LOAD = OptionGroup(

@@ -8,6 +8,7 @@ from kvasir.core.errors import ConfigError, KvasirError, ModelError
 from kvasir.engine.config import EngineConfig
 from kvasir.engine.flags import make_engine_config
 from kvasir.engine.memory import MemoryLimits, available_memory
+from kvasir.engine.pool_plan import effective_max_model_len
 from kvasir.hardware.card import DeviceCard
 from kvasir.hardware.cards import device_cards, find_card, with_price
 from kvasir.hardware.this_machine import NAME as THIS_MACHINE
@@ -31,15 +32,17 @@ def build_plan(asked: Asked) -> Plan:
     """Raises ``ConfigError`` or ``ModelError``, one sentence with the numbers, when there is none."""
     shape = find_model(asked.model, hub_file)
     cards = [_card(name, asked) for name in asked.machine.hardware]
-    engine = _engine(asked, cards)
+    log = _log(asked.machine.from_log)
+    engine = _engine(asked, cards, log)
+    _check(asked, engine, log)
     own, notes = _own_model(asked, cards, engine)
     request = PlanRequest(
         shape=shape,
         weights=_weights(asked, shape, engine),
         **_kv_dtypes(asked, engine),
         load=_load(asked),
-        settings=_settings(asked, shape, engine, own),
-        log=_log(asked.machine.from_log),
+        settings=_settings(asked, shape, engine, own, log),
+        log=log,
         own=own,
         safety=asked.machine.safety,
         notes=notes,
@@ -51,12 +54,31 @@ def build_plan(asked: Asked) -> Plan:
 _SEARCHED = (EngineName.VLLM, EngineName.SGLANG, EngineName.LLAMA_CPP)
 
 
-def _engine(asked: Asked, cards: Sequence[DeviceCard]) -> EngineName:
+def _engine(asked: Asked, cards: Sequence[DeviceCard], log: StartLog | None) -> EngineName:
+    """The one that is named, else that of the log, else ours on this machine and vLLM elsewhere."""
     if asked.run.engine is not None:
         return find_engine(asked.run.engine)
+    if log is not None:
+        return log.engine
     if (asked.model == "demo" and not cards) or any(card.name == THIS_MACHINE for card in cards):
         return EngineName.KVASIR
     return EngineName.VLLM
+
+
+def _check(asked: Asked, engine: EngineName, log: StartLog | None) -> None:
+    """Options that this engine does not have, or a log of another, are refused, not passed over."""
+    if log is not None and log.engine is not engine:
+        raise ConfigError(
+            f"--from-log {asked.machine.from_log} was written by {log.engine.value}, but --engine is {engine.value}."
+        )
+    if engine is EngineName.KVASIR:
+        others = {"--tp": asked.run.tp, "--engine-version": asked.run.engine_version}
+    else:
+        others = {"--" + name.replace("_", "-"): value for name, value in asked.own.flags.items()}
+        others["--kv-cache-memory"] = asked.run.kv_cache_memory
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise ConfigError(f"{given[0]} is not an option of a plan for {engine.value}.")
 
 
 def _own_cards(asked: Asked, engine: EngineName) -> list[DeviceCard]:
@@ -122,16 +144,19 @@ def _load(asked: Asked) -> Load:
     )
 
 
-def _settings(asked: Asked, shape: ModelShape, engine: EngineName, own: OwnModel | None) -> EngineSettings:
+def _settings(
+    asked: Asked, shape: ModelShape, engine: EngineName, own: OwnModel | None, log: StartLog | None
+) -> EngineSettings:
     run = asked.run
     context = run.max_model_len or min(shape.max_context, _DEFAULT_CONTEXT)
     if engine is EngineName.KVASIR and own is not None:
-        context = own.engine.max_model_len or own.config.max_position_embeddings
-    if engine is EngineName.VLLM and run.engine_version is not None:
-        vllm_rule(run.engine_version)
+        context = effective_max_model_len(own.engine, own.config)
+    version = run.engine_version or (log.version if log is not None else "")
+    if engine is EngineName.VLLM and version:
+        vllm_rule(version)
     return EngineSettings(
         engine=engine,
-        version=run.engine_version or "",
+        version=version,
         max_model_len=context,
         tensor_parallel=run.tp,
         utilization=run.memory_utilization,
@@ -177,6 +202,7 @@ def own_flags(asked: Asked) -> EngineConfig:
         kv_cache_memory=run.kv_cache_memory,
         max_num_seqs=run.max_num_seqs,
         max_num_batched_tokens=run.max_num_batched_tokens,
+        **asked.own.flags,
     )
 
 

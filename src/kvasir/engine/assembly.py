@@ -5,14 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kvasir.core.errors import ConfigError
 from kvasir.core.executor import Executor
 from kvasir.core.progress import Progress
-from kvasir.engine.config import CacheConfig, EngineConfig, WeightDtype
+from kvasir.engine.config import EngineConfig, WeightDtype
 from kvasir.engine.memory import MemoryLimits, MemoryPlan, available_memory
-from kvasir.engine.pool_plan import LayoutChange, effective_max_model_len, plan_pool
+from kvasir.engine.pool_plan import LayoutChange, check_allocation, effective_max_model_len, plan_pool
 from kvasir.engine.pool_plan import make_layout as make_layout
-from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.manager import KVManager, KVManagerConfig
 from kvasir.models.config import ModelConfig, load_config
@@ -55,7 +53,7 @@ class EngineParts:
 
 def assemble(config: EngineConfig, progress: Progress) -> EngineParts:
     """Load the model and allocate the pool.  Raises ``ConfigError`` or ``ModelError``."""
-    _check_allocation(config.cache)
+    check_allocation(config.cache)
     folder = resolve_model(config.model, progress)
     model_config = load_config(folder.path)
     effective_max_model_len(config, model_config)
@@ -95,7 +93,6 @@ def build(
     from kvasir.models.decoder import Decoder
     from kvasir.models.digest import computation_digest
 
-    _check_allocation(config.cache)
     model_config = loaded.model_config
     threads = config.threads or usable_cores()
     plan = plan_pool(model_config, config, loaded.weights.num_bytes, limits, alter_layout)
@@ -143,12 +140,3 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _check_allocation(cache: CacheConfig) -> None:
-    """Refuse before the model is loaded what the manager would refuse after."""
-    if cache.allocation is AllocationKind.CONTIGUOUS and cache.enable_prefix_caching:
-        raise ConfigError(
-            "--kv-allocation contiguous cannot share blocks, so it does not work with --enable-prefix-caching; "
-            "add --no-enable-prefix-caching."
-        )

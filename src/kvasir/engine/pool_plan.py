@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from kvasir.core.errors import ConfigError
 from kvasir.engine.config import CacheConfig, EngineConfig
 from kvasir.engine.memory import MemoryLimits, MemoryNeeds, MemoryPlan, plan_memory, working_memory_bytes
+from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVLayout
 from kvasir.models.config import ModelConfig
@@ -41,6 +42,7 @@ def plan_pool(
     ``weights_bytes`` is what the weights take or will take; ``limits`` are those from before they were loaded.
     ``alter_layout`` is for measurements.
     """
+    check_allocation(config.cache)
     max_model_len = effective_max_model_len(config, model)
     cache = replace(config.cache, kv_cache_dtype=config.cache.kv_cache_dtype or AUTO_KV_DTYPE)
     layout = make_layout(model, cache)
@@ -60,6 +62,15 @@ def plan_pool(
         working_bytes=needs.working_bytes,
         memory=plan_memory(limits, needs, cache, config.scheduler),
     )
+
+
+def check_allocation(cache: CacheConfig) -> None:
+    """Refuse before the model is loaded what the manager would refuse after."""
+    if cache.allocation is AllocationKind.CONTIGUOUS and cache.enable_prefix_caching:
+        raise ConfigError(
+            "--kv-allocation contiguous cannot share blocks, so it does not work with --enable-prefix-caching; "
+            "add --no-enable-prefix-caching."
+        )
 
 
 def make_layout(model: ModelConfig, cache: CacheConfig) -> KVLayout:

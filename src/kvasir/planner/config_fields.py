@@ -61,7 +61,10 @@ class ConfigFields:
 
     def natural(self, name: str, default: int = 0) -> int:
         """A whole number, 0 allowed."""
-        return self.text.count(name) if self.text.get(name) else default if self.text.get(name) is None else 0
+        value = self.text.get(name)
+        if value is None:
+            return default
+        return 0 if value == 0 else self.text.count(name)
 
     def flag(self, name: str, default: bool = False) -> bool:
         return self.text.flag(name, default)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from kvasir.core.errors import ConfigError
 from kvasir.engine.pool_plan import PoolPlan, plan_pool
 from kvasir.hardware.card import DeviceCard
+from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.spec import BlockArithmetic
 from kvasir.planner.engines import EngineName, vllm_rule
 from kvasir.planner.kv_groups import StoreFormat, kv_groups
@@ -222,7 +223,7 @@ def _plan_kvasir(request: PlanRequest, card: DeviceCard, num_devices: int) -> In
         Resource(
             name=f"blocks of group {group}",
             capacity=count,
-            cost=lambda n, spec=spec: spec.max_blocks(n, chunk),
+            cost=_own_cost(spec, plan, chunk),
             is_prefix_shared=own.engine.cache.enable_prefix_caching,
         )
         for group, (spec, count) in enumerate(zip(plan.layout.groups, memory.num_blocks, strict=True))
@@ -245,6 +246,14 @@ def _plan_kvasir(request: PlanRequest, card: DeviceCard, num_devices: int) -> In
         pool_high=pool,
         own=plan,
     )
+
+
+def _own_cost(spec: BlockArithmetic, plan: PoolPlan, chunk_tokens: int) -> Callable[[int], float]:
+    """Blocks that a sequence of n tokens takes of one group: what it holds, or all it might ever hold."""
+    if plan.config.cache.allocation is AllocationKind.CONTIGUOUS:
+        reserved = -(-plan.max_model_len // spec.block_size)
+        return lambda n: reserved
+    return lambda n: spec.max_blocks(n, chunk_tokens)
 
 
 _PLANNERS: dict[EngineName, Callable[[PlanRequest, DeviceCard, int], Instance]] = {

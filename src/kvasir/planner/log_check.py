@@ -1,13 +1,16 @@
 """Predicts what a start-up log says from the model and the bytes it logs, and compares: the planner's own proof."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from kvasir.engine.memory import MemoryLimits
+from kvasir.engine.pool_plan import plan_pool
 from kvasir.planner.engines import EngineName, vllm_rule
 from kvasir.planner.kv_groups import StoreFormat
 from kvasir.planner.llama_cpp_pool import LlamaCppSettings, llama_cpp_buffers, llama_cpp_view
 from kvasir.planner.model_shape import ModelShape
 from kvasir.planner.pool import Pool
+from kvasir.planner.request import OwnModel
 from kvasir.planner.sglang_pool import SglangSettings, sglang_pool
 from kvasir.planner.startup_log import StartLog
 from kvasir.planner.vllm_pool import VllmRule, VllmSettings, swap_blocks, vllm_pool
@@ -125,7 +128,35 @@ def _printed_mib(logged: int, predicted: int) -> Comparison:
     )
 
 
-def _compare_kvasir(shape: ModelShape, log: StartLog, settings: LoggedSettings) -> tuple[Comparison, ...]:
+def compare_own(own: OwnModel, weight_bytes: int, log: StartLog) -> tuple[Comparison, ...]:
+    """Our server's line: the pool that its bytes make, by its own allocator, at the flags that the plan assumes."""
+    tokens, concurrency = [], []
+    for size in _sizes(log):
+        memory = replace(own.engine.cache.memory, kv_cache_memory_bytes=size)
+        engine = replace(own.engine, cache=replace(own.engine.cache, memory=memory))
+        if log.max_model_len is not None:
+            engine = replace(engine, max_model_len=log.max_model_len)
+        room = MemoryLimits(total_bytes=1 << 60, available_bytes=1 << 60, source="as logged")
+        plan = plan_pool(own.config, engine, weight_bytes, room).memory
+        tokens.append(plan.num_tokens)
+        concurrency.append(plan.max_concurrency)
+    found = [_ranged("tokens", log.num_tokens, tokens)] if log.num_tokens is not None else []
+    if log.max_concurrency is not None:
+        value, low, high = concurrency
+        found.append(
+            Comparison(
+                name="concurrency",
+                logged=log.max_concurrency,
+                predicted=value,
+                lowest=low - 0.0501,  # one decimal is printed
+                highest=high + 0.0501,
+            )
+        )
+    return tuple(found)
+
+
+def _not_here(shape: ModelShape, log: StartLog, settings: LoggedSettings) -> tuple[Comparison, ...]:
+    """Our own log needs our own config: see ``compare_own``."""
     return ()
 
 
@@ -142,5 +173,5 @@ _COMPARE: dict[EngineName, Callable[[ModelShape, StartLog, LoggedSettings], tupl
     EngineName.VLLM: _compare_vllm,
     EngineName.SGLANG: _compare_sglang,
     EngineName.LLAMA_CPP: _compare_llama_cpp,
-    EngineName.KVASIR: _compare_kvasir,
+    EngineName.KVASIR: _not_here,
 }

@@ -15,8 +15,8 @@ from kvasir.planner.instance import plan_instance
 from kvasir.planner.kv_groups import AnyDtype, StoreDtype
 from kvasir.planner.launch_flags import LaunchFlags, launch_flags
 from kvasir.planner.lengths import LengthSample
-from kvasir.planner.log_check import Comparison, LoggedSettings, compare
-from kvasir.planner.request import PlanRequest
+from kvasir.planner.log_check import Comparison, LoggedSettings, compare, compare_own
+from kvasir.planner.request import PlanRequest, weight_format_of
 from kvasir.planner.speed import SpeedModel, speed_note
 from kvasir.planner.traps import Trap, find_traps
 
@@ -122,9 +122,11 @@ def _as_other(request: PlanRequest, engine: EngineName) -> PlanRequest:
         return request
     settings = replace(request.settings, engine=engine, version="", utilization=None, block_size=None)
     settings = replace(settings, max_num_seqs=None, max_num_batched_tokens=None)
+    is_ours = request.settings.engine is EngineName.KVASIR
     return replace(
         request,
         settings=settings,
+        weights=weight_format_of(request.shape) if is_ours else request.weights,
         log=None,
         k_dtype=_format_for(engine, request.k_dtype),
         v_dtype=_format_for(engine, request.v_dtype),
@@ -146,9 +148,11 @@ def _format_for(engine: EngineName, dtype: AnyDtype) -> AnyDtype:
 
 
 def _log_comparisons(request: PlanRequest, chosen: DeviceSet) -> tuple[Comparison, ...]:
-    log = request.log
+    log, own = request.log, request.own
     if log is None:
         return ()
+    if log.engine is EngineName.KVASIR and own is not None:
+        return compare_own(own, request.weight_bytes, log)
     settings = LoggedSettings(
         form=chosen.instance.form,
         max_num_batched_tokens=request.settings.max_num_batched_tokens or 8192,
