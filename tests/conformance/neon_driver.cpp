@@ -1,0 +1,68 @@
+// Runs one attention step and one row kernel of the NEON build on inputs from a file; test_neon.py compares the outputs.
+//
+// In:  9 int64 (rows, tokens, table width, block size, window, query heads, KV heads, head size, blocks), K/V dtype,
+//      row length; query_start, first_position, table (int32), q (fp32), K, V (as stored), gate-and-up rows (fp32).
+// Out: attention output (fp32), SwiGLU codes (int8), their scales (fp32).
+#include <cstdio>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include "kernels.h"
+#include "work_list.h"
+
+using namespace kvasir;
+
+template <class T>
+static std::vector<T> read(FILE* file, int64_t count) {
+  std::vector<T> values(count);
+  if (std::fread(values.data(), sizeof(T), count, file) != size_t(count)) throw std::runtime_error("input too short");
+  return values;
+}
+
+int main(int, char** argv) {
+  FILE* in = std::fopen(argv[1], "rb");
+  const std::vector<int64_t> n = read<int64_t>(in, 11);
+  const int64_t rows = n[0], tokens = n[1], width = n[2], size = n[3], heads = n[5], kv_heads = n[6], dim = n[7];
+  const Dtype dtype = Dtype(n[9]);
+  const auto query_start = read<int32_t>(in, rows + 1), first = read<int32_t>(in, rows);
+  const auto table = read<int32_t>(in, rows * width);
+  const auto q = read<float>(in, tokens * heads * dim);
+  const int64_t store_bytes = n[8] * kv_heads * size * dim * (dtype == Dtype::FP32 ? 4 : 2);
+  const auto k = read<char>(in, store_bytes), v = read<char>(in, store_bytes);
+  const int64_t length = n[10];
+  const auto gate_up = read<float>(in, tokens * 2 * length);
+  std::fclose(in);
+
+  const KernelTable* kernels = kernels_neon();
+  Scratch scratch;
+  std::vector<float> out(q.size()), scale(tokens);
+  std::vector<int8_t> codes(tokens * length);
+  std::vector<int32_t> all_heads(kv_heads);
+  std::iota(all_heads.begin(), all_heads.end(), 0);
+  WorkList work({rows, tokens, width, size, n[4], heads / kv_heads, kv_heads, n[8], 1}, query_start.data(),
+                first.data(), table.data());
+  AttendArgs attend{};
+  attend.q = q.data();
+  attend.out = out.data();
+  attend.k = k.data();
+  attend.v = v.data();
+  attend.k_dtype = attend.v_dtype = dtype;
+  attend.heads = all_heads.data();
+  attend.num_store_heads = kv_heads;
+  attend.num_heads = heads;
+  attend.head_dim = dim;
+  attend.scale = 0.125f;
+  work.prepare(attend, kv_heads, dim);
+  kernels->attend(attend, 0, work.num_units() * kv_heads, scratch);
+
+  const RowsArgs swiglu{nullptr, {gate_up.data(), nullptr, nullptr, nullptr, 2 * length}, length,
+                        {nullptr, codes.data(), scale.data(), 64}};
+  kernels->swiglu_rows(swiglu, 0, tokens, scratch);
+
+  FILE* result = std::fopen(argv[2], "wb");
+  std::fwrite(out.data(), 4, out.size(), result);
+  std::fwrite(codes.data(), 1, codes.size(), result);
+  std::fwrite(scale.data(), 4, scale.size(), result);
+  std::fclose(result);
+}

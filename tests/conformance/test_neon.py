@@ -1,0 +1,73 @@
+"""The NEON build, cross-compiled and run under an emulator; skipped where the two are missing."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from paged_scenes import Setup, random_product
+from test_attention import RAGGED, make_step
+from test_rows import assert_rows_agree
+from tolerances import TOLERANCES
+
+from kvasir.kernels.cpu.kernels import CpuKernels
+from kvasir.kernels.cpu.views import DTYPE_CODES
+from kvasir.kernels.interface import Product, Rows, RowStyle
+from kvasir.kernels.reference import ReferenceKernels
+from kvasir.kv.format_spec import KVDtype
+
+COMPILER = shutil.which("aarch64-linux-gnu-g++")
+EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+SOURCES = Path(__file__).parents[2] / "src" / "kvasir" / "kernels" / "cpu" / "csrc"
+ROW_LENGTH = 192
+
+pytestmark = pytest.mark.skipif(not (COMPILER and EMULATOR), reason="needs an aarch64 cross compiler and emulator")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("neon") / "driver"
+    sources = [
+        Path(__file__).with_name("neon_driver.cpp"),
+        *(SOURCES / f"{n}.cpp" for n in ("isa", "work_list", "pool")),
+    ]
+    options = ["-std=gnu++17", "-O1", "-ffp-contract=off", "-static", "-DKVASIR_ISA=neon", f"-I{SOURCES}"]
+    subprocess.run([str(COMPILER), *options, *map(str, sources), "-o", str(program)], check=True, capture_output=True)
+    return program
+
+
+@pytest.mark.parametrize("dtype", list(KVDtype))
+@pytest.mark.parametrize("window", [None, 24])
+def test_neon_agrees_with_the_reference(
+    driver: Path, tmp_path: Path, reference: ReferenceKernels, dtype: KVDtype, window: int | None
+) -> None:
+    setup = Setup(k_dtype=dtype, v_dtype=dtype, window=window, head_dim=40)
+    scene, plan, q = make_step(setup, CpuKernels(1), RAGGED[:8])
+    num_tokens = len(q)
+    gate_up = random_product(setup, num_tokens)[:, :1].repeat(1, 2 * ROW_LENGTH) * torch.linspace(-9, 9, 2 * ROW_LENGTH)
+    num_rows, table_width = plan.block_table.shape
+    header = [
+        num_rows,
+        num_tokens,
+        table_width,
+        setup.block_size,
+        setup.window or 0,
+        setup.num_heads,
+        setup.num_kv_heads,
+    ]
+    header += [setup.head_dim, len(scene.kv.k[0]), DTYPE_CODES[dtype], ROW_LENGTH]
+    parts = [torch.tensor(header), plan.query_start, plan.first_position, plan.block_table, q, scene.kv.k[0]]
+    parts += [scene.kv.v[0], gate_up]
+    inputs, outputs = tmp_path / "in", tmp_path / "out"
+    inputs.write_bytes(b"".join(part.contiguous().view(torch.uint8).numpy().tobytes() for part in parts))
+    subprocess.run([str(EMULATOR), str(driver), str(inputs), str(outputs)], check=True)
+
+    raw = torch.frombuffer(bytearray(outputs.read_bytes()), dtype=torch.uint8)
+    attended, codes, scale = raw.split([q.nbytes, num_tokens * ROW_LENGTH, num_tokens * 4])
+    expected = torch.empty_like(q)
+    reference.attend(q, scene.kv, plan, 0.125, expected)
+    error = (attended.view(torch.float32).view_as(q) - expected).abs().max()
+    assert error <= TOLERANCES["attend", "relative"] * expected.abs().max()
+    got = Rows(codes.view(torch.int8).view(num_tokens, ROW_LENGTH), scale.view(torch.float32))
+    assert_rows_agree("swiglu_rows", got, reference.swiglu_rows(Product(gate_up), RowStyle(True, 64)))
