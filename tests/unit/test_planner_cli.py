@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from kvasir.cli.main import make_app
 from kvasir.core.errors import KvasirError
+from kvasir.engine.memory import MemoryLimits
+from kvasir.hardware.this_machine import this_machine
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -145,6 +147,62 @@ def test_a_log_is_used_and_compared(tmp_path):
     assert [entry["is_exact"] for entry in said["log_comparisons"]] == [True]
     with pytest.raises(KvasirError, match="cannot be read"):
         invoke("llama-3.1-8b", "--from-log", str(tmp_path / "none.log"))
+
+
+@pytest.fixture
+def small_machine(monkeypatch):
+    """A machine that need not be probed."""
+    limits = MemoryLimits(total_bytes=8 << 30, available_bytes=6 << 30, source="a small machine")
+    card = this_machine(
+        memory_bytes=limits.total_bytes, bandwidth_bytes_per_s=1e10, flops=1e11, int8_ops=4e11, source="test"
+    )
+    monkeypatch.setattr("kvasir.cli.plan_request._measure", lambda: card)
+    monkeypatch.setattr("kvasir.cli.plan_request.available_memory", lambda: limits)
+
+
+def test_a_log_of_our_own_server_is_predicted_again(tmp_path, small_machine):
+    log = tmp_path / "serve.log"
+    log.write_text("KV cache: 2,912 blocks of 16 tokens = 46,592 tokens = 5.7 sequences of 8,192 tokens, 1.0 GiB\n")
+    said = planned("demo", "--from-log", str(log))
+    assert said["assumptions"]["engine"] == "kvasir"
+    assert [(c["name"], c["is_exact"]) for c in said["log_comparisons"]] == [("tokens", True), ("concurrency", True)]
+    log.write_text("KV cache: 2,912 blocks of 16 tokens = 26,592 tokens = 3.2 sequences of 8,192 tokens, 1.0 GiB\n")
+    assert [c["is_exact"] for c in planned("demo", "--from-log", str(log))["log_comparisons"]] == [False, False]
+
+
+def test_reserving_everything_holds_fewer_at_once(small_machine):
+    options = ["--kv-cache-memory", "2GiB", "--max-num-seqs", "512"]
+    paged = planned("demo", *options)["chosen"]["sequences"]
+    reserved = planned("demo", *options, "--kv-allocation", "contiguous", "--no-enable-prefix-caching")
+    sequences = reserved["chosen"]["sequences"]
+    assert sequences["worst_case"] == pytest.approx(paged["worst_case"])
+    assert sequences["expected"] == pytest.approx(sequences["worst_case"])
+    assert paged["planned"] > 4 * sequences["planned"]
+    with pytest.raises(KvasirError, match="--no-enable-prefix-caching"):
+        invoke("demo", "--kv-allocation", "contiguous")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("demo", "--tp", "2"), "--tp is not an option"),
+        (("llama-3.1-8b", "--kv-cache-memory", "2GiB"), "--kv-cache-memory is not an option"),
+        (("llama-3.1-8b", "--no-enable-prefix-caching"), "--enable-prefix-caching is not an option"),
+        (("llama-3.1-8b", "--kv-allocation", "contiguous"), "--kv-allocation is not an option"),
+    ],
+)
+def test_an_option_of_another_engine_is_refused(small_machine, arguments, match):
+    with pytest.raises(KvasirError, match=match):
+        invoke(*arguments)
+
+
+def test_a_log_of_another_engine_is_refused_and_else_decides(tmp_path):
+    log = tmp_path / "start.log"
+    log.write_text("KV Cache is allocated. #tokens: 46611, K size: 1.42 GB, V size: 1.42 GB\n")
+    said = planned("llama-3.1-8b", "--hardware", "L4", "--from-log", str(log))
+    assert said["assumptions"]["engine"] == "sglang"
+    with pytest.raises(KvasirError, match="written by sglang, but --engine is vllm"):
+        invoke("llama-3.1-8b", "--engine", "vllm", "--from-log", str(log))
 
 
 def test_prices_are_the_users():
