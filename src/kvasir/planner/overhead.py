@@ -57,7 +57,7 @@ def estimate(shape: ModelShape, engine: EngineName, version: str, run: RunShape)
     if engine is EngineName.LLAMA_CPP:
         return _gib(0.3, 0.6, 1.3, "compute buffers and context: llama.cpp logs").plus(_output_buffer(shape))
     total = _activations(shape, run).plus(_framework(run))
-    if engine is EngineName.SGLANG or vllm_rule(version) is VllmRule.V1_CONCURRENCY:
+    if engine is EngineName.VLLM and vllm_rule(version) is VllmRule.V1_CONCURRENCY:
         total = total.plus(_gib(0.2, 0.7, 2.2, "CUDA graphs: vLLM logs"))
     return total
 

@@ -9,6 +9,7 @@ from kvasir.planner.instance import Budget
 from kvasir.planner.kv_groups import bytes_per_token
 from kvasir.planner.plan import Plan
 from kvasir.planner.pool import Pool
+from kvasir.planner.weight_formats import WEIGHT_FORMATS, weight_bytes
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -67,6 +68,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "num_parameters": shape.num_parameters,
         "num_active_parameters": shape.num_active_parameters,
         "weight_bytes": plan.request.weight_bytes,
+        "weight_bytes_by_format": {name: weight_bytes(shape, form) for name, form in WEIGHT_FORMATS.items()},
         "num_layers": shape.num_layers,
         "num_kv_layers": shape.num_kv_layers,
         "max_context": shape.max_context,

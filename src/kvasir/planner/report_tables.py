@@ -12,8 +12,11 @@ from kvasir.planner.engines import EngineName
 from kvasir.planner.kv_groups import StoreSpec, bytes_per_token
 from kvasir.planner.overhead import Range
 from kvasir.planner.plan import Plan
+from kvasir.planner.weight_formats import WEIGHT_FORMATS, weight_bytes
 
 _NUM_DEVICES_SHOWN = 10
+OTHER_FORMATS = ("bf16", "fp8", "int4", "q4_k_m")
+"""Weight formats whose sizes are shown beside the planned one."""
 _BASES = {
     MemoryBasis.LOG: "as a driver logged it",
     MemoryBasis.NOMINAL: "from the data sheet",
@@ -47,6 +50,7 @@ def model_table(plan: Plan) -> TextTable:
         ("model", f"{shape.name}  ({shape.architecture}; {shape.source})"),
         ("parameters", _parameters(plan)),
         ("weights", f"{format_bytes(plan.request.weight_bytes)} in {plan.request.weights.name}"),
+        ("in other formats", _other_weights(plan)),
         ("layers", _layers(plan)),
         ("context", f"{shape.max_context:,} tokens at most; planned for {plan.request.settings.max_model_len:,}"),
     ]
@@ -64,6 +68,12 @@ def _parameters(plan: Plan) -> str:
     total, active = plan.request.shape.num_parameters, plan.request.shape.num_active_parameters
     experts = f", {active / 1e9:.3g} billion work on a token" if active < 0.8 * total else ""
     return f"{total / 1e9:.4g} billion{experts}"
+
+
+def _other_weights(plan: Plan) -> str:
+    shape, now = plan.request.shape, plan.request.weights.name
+    sizes = {name: weight_bytes(shape, WEIGHT_FORMATS[name]) for name in OTHER_FORMATS if name != now}
+    return ", ".join(f"{format_bytes(size)} in {name}" for name, size in sizes.items())
 
 
 def _layers(plan: Plan) -> str:
