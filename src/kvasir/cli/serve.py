@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,7 +27,7 @@ _SERVER_OPTIONS = (
         "stall_timeout_s", float, "--stall-timeout", help="Seconds without a step until health is red. [default: 60]"
     ),
     option("shutdown_grace_s", float, "--shutdown-grace", help="Seconds the engine gets to end. [default: 5]"),
-    option("quality_report", Path, "--quality-report", help="Serve only what this report measured and passed."),
+    option("quality_report", str, "--quality-report", metavar="FILE", help="Serve only what this report vouches for."),
     option(
         "ignore_quality_report", bool, "--ignore-quality-report", help="Serve whatever the report says. [default: off]"
     ),

@@ -67,10 +67,12 @@ def again(name: str) -> str:
 
 
 def open_lab(plan: LabPlan, progress: Progress = no_progress) -> Lab:
-    """Load what runs here, connect to what does not.  Where all settings are servers no model is loaded, and the first
-    is the reference.  Raises ``ConfigError``, ``ModelError`` or ``ServerSubjectError``; nothing stays open then."""
+    """Load what runs here, connect to what does not.  Where all settings are servers and no model is named, none is
+    loaded, and the first server is the reference.
+
+    Raises ``ConfigError``, ``ModelError`` or ``ServerSubjectError``; nothing stays open then."""
     with ExitStack() as opened:
-        if any(setting.is_local for setting in plan.settings):
+        if "model" in plan.shared or any(setting.is_local for setting in plan.settings):
             lab = _open_local(plan, progress, opened)
         else:
             lab = _open_servers(plan, progress, opened)

@@ -1,7 +1,6 @@
 """What the HTTP side can be told; the engine has its own configuration."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from kvasir.core.errors import ConfigError
 
@@ -26,7 +25,7 @@ class ServerConfig:
     stall_timeout_s: float = 60.0
     shutdown_grace_s: float = 5.0
     access_log: bool = False
-    quality_report: Path | None = None
+    quality_report: str | None = None
     ignore_quality_report: bool = False
 
     def __post_init__(self) -> None:
@@ -57,4 +56,4 @@ class ServerConfig:
     def _effective_report(self) -> str:
         if self.quality_report is None:
             return "none"
-        return f"{self.quality_report} (ignored)" if self.ignore_quality_report else str(self.quality_report)
+        return f"{self.quality_report} (ignored)" if self.ignore_quality_report else self.quality_report

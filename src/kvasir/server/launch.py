@@ -71,7 +71,7 @@ def _quality_report(config: ServerConfig) -> QualityReport | None:
     """The report that what is served must agree with; read before anything is loaded."""
     if config.quality_report is None or config.ignore_quality_report:
         return None
-    return QualityReport.read(config.quality_report)
+    return QualityReport.read(Path(config.quality_report))
 
 
 def _served(ready: Ready) -> Served:
