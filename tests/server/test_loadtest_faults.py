@@ -20,7 +20,7 @@ from kvasir.loadtest.runner import EndReason
 from kvasir.loadtest.settings import EndpointSettings, WorkloadKind
 from kvasir.loadtest.target import Api, Target
 from kvasir.workload.lengths import LengthRange
-from loadtest_setup import make_settings, run_load
+from loadtest_setup import fixed, make_settings, run_load
 from scripted_server import scripted_server
 
 
@@ -109,11 +109,13 @@ def test_a_dead_server_does_not_eat_the_load() -> None:
 
 def test_a_stopped_run_keeps_what_it_has(server: Any) -> None:
     """Requests in flight are aborted, not failed; the server sees their clients go."""
-    settings = make_settings(server.url, {"gap_s": 0.02}, num_sessions=60, max_concurrency=3, extra={"run": "stop"})
+    settings = make_settings(
+        server.url, {"gap_s": 0.02}, num_sessions=60, max_concurrency=3, extra={"run": "stop"}, output_tokens=fixed(30)
+    )
 
     async def stopped() -> BenchResult:
         async with opened(settings) as test:
-            asyncio.get_running_loop().call_later(0.6, test.stop.set, EndReason.INTERRUPTED)
+            asyncio.get_running_loop().call_later(1.0, test.stop.set, EndReason.INTERRUPTED)
             return BenchResult.of([await test.run(test.points()[0])], settings)
 
     result = asyncio.run(stopped())
@@ -127,7 +129,7 @@ def test_a_stopped_run_keeps_what_it_has(server: Any) -> None:
     assert all(record.end_s >= record.sent_s for record in partial)
     time.sleep(0.2)
     logged = [entry for entry in server.log() if entry["body"].get("run") == "stop"]
-    assert any(len(entry["sent_s"]) < 8 for entry in logged[-3:]), "the server stopped sending"
+    assert all(len(entry["sent_s"]) < 30 for entry in logged[-3:]), "the server stopped sending"
 
 
 @pytest.mark.parametrize(

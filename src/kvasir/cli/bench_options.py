@@ -167,5 +167,7 @@ MEASURE_OPTIONS = OptionGroup(parameters=_MEASURE, build=_as_given)
 def spelling(name: str) -> str:
     """How a person writes the option ``name``; a stray word is shown as what it was taken for."""
     every = {parameter.name: parameter for parameter in (*_ENDPOINT, *_WORKLOAD, *_LOAD, *_MEASURE)}
-    spellings = every[name].annotation.__metadata__[0].param_decls or ("--goodput",)
-    return spellings[0].partition("/")[0]
+    details = every[name].annotation.__metadata__[0]
+    # Inside ``Annotated`` typer keeps the first spelling where a default would be.
+    spellings = [text for text in (details.default, *(details.param_decls or ())) if str(text).startswith("--")]
+    return spellings[0].partition("/")[0] if spellings else "--goodput"

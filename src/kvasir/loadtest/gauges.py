@@ -50,6 +50,9 @@ _NAMES = {
 }
 # Shares are averaged over the engines that a page lists; everything else is summed.
 _SHARES = frozenset({Gauge.KV_USAGE})
+# A short load gets a few looks too.
+_FIRST_INTERVAL_S, _INTERVAL_GROWTH = 0.1, 0.1
+_TIMEOUT_S = 5.0
 _POOL_NAME, _POOL_LABEL = "vllm:cache_config_info", "num_bytes"
 
 
@@ -132,7 +135,8 @@ def _interesting(lines: Iterable[str]) -> Iterator[str]:
 
 
 class GaugeWatch:
-    """Looks at /metrics every ``interval_s`` on a connection of its own, while used as a context."""
+    """Looks at /metrics every ``interval_s``, more often at first, on a connection of its own, while used as a
+    context."""
 
     def __init__(self, target: Target, interval_s: float) -> None:
         self._target = target
@@ -141,16 +145,21 @@ class GaugeWatch:
         self._samples: list[GaugeSample] = []
         self._pool_bytes: int | None = None
         self._task: asyncio.Task[None] | None = None
+        self._started_s = 0.0
         self.latest: dict[Gauge, float] = {}
 
     async def __aenter__(self) -> "GaugeWatch":
+        self._started_s = time.perf_counter()
         self._task = asyncio.create_task(self._look_often())
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        """A last look, for what the counters have come to."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if self._samples:
+            await self._look()
         self._pool.close()
 
     @property
@@ -163,15 +172,17 @@ class GaugeWatch:
         )
 
     async def _look_often(self) -> None:
-        started_s = time.perf_counter()
-        while True:
-            now_s = time.perf_counter() - started_s
-            status, page = await ask_page(self._pool, self._target.get("/metrics"))
-            values = read_gauges(page) if status == 200 else {}
-            if values:
-                self.latest = values
-                self._samples.append(GaugeSample(time_s=now_s, values=values))
-                self._pool_bytes = self._pool_bytes or read_pool_bytes(page)
-            elif not self._samples and status != 0:
-                return  # there is no such page, or nothing on it that we know
-            await asyncio.sleep(self._interval_s)
+        while await self._look():
+            elapsed_s = time.perf_counter() - self._started_s
+            await asyncio.sleep(min(self._interval_s, _FIRST_INTERVAL_S + elapsed_s * _INTERVAL_GROWTH))
+
+    async def _look(self) -> bool:
+        """False when there is no such page, or nothing on it that we know."""
+        now_s = time.perf_counter() - self._started_s
+        status, page = await ask_page(self._pool, self._target.get("/metrics"), _TIMEOUT_S)
+        values = read_gauges(page) if status == 200 else {}
+        if values:
+            self.latest = values
+            self._samples.append(GaugeSample(time_s=now_s, values=values))
+            self._pool_bytes = self._pool_bytes or read_pool_bytes(page)
+        return bool(values or self._samples or status == 0)
