@@ -13,10 +13,8 @@ _BOUNDS = (2.5, 97.5)
 _FEWEST = 10
 _FEWEST_BEYOND = 5
 """With fewer requests, or fewer values beyond a quantile, a band would be a guess: the draws can only repeat them."""
-
-
-QUANTILES = {"mean": None, "median": 0.50, "p99": 0.99}
-"""By the word in the keys of result files; None is the mean."""
+_QUANTILES = {"median": 0.50, "p99": 0.99}
+"""By the word in the keys of result files."""
 
 
 class Resampler:
@@ -26,49 +24,60 @@ class Resampler:
         self._sides = (a, b)
         self._rounds = rounds
         self._seed = seed
+        self._drawn: dict[tuple[int, str], dict[str, NDArray[Any]]] = {}
+        """By side and latency: each statistic in every round, from the same draws."""
 
     def interval(self, key: str) -> tuple[float, float] | None:
         """Bounds of (b - a) / a for ``key`` as in result files; None when the files say too little."""
-        values = [self._values(side, number, key) for number, side in enumerate(self._sides)]
-        a, b = values
+        a, b = (self._values(number, key) for number in range(len(self._sides)))
         if a is None or b is None or not np.all(a > 0):
             return None
         low, high = np.percentile(b / a - 1.0, _BOUNDS)
         return float(low), float(high)
 
-    def _values(self, side: "Side", number: int, key: str) -> "NDArray[Any] | None":
+    def _values(self, number: int, key: str) -> "NDArray[Any] | None":
         """The statistic in every round."""
-        rng = np.random.default_rng((self._seed, number))
+        side = self._sides[number]
         if key in side.slices:
+            rng = np.random.default_rng((self._seed, number))
             pieces = side.slices[key]
-            draws = rng.integers(len(pieces), size=(self._rounds, len(pieces)))
-            return pieces[draws].mean(axis=1)
+            return pieces[rng.integers(len(pieces), size=(self._rounds, len(pieces)))].mean(axis=1)
         statistic, _, name = key.removesuffix("_ms").partition("_")
-        values = side.latencies_s.get(name)
-        if values is None or len(values) == 0:
+        if name not in side.latencies_s:
             return None
+        if (number, name) not in self._drawn:
+            self._drawn[number, name] = self._draw(number, name)
+        return self._drawn[number, name].get(statistic)
+
+    def _draw(self, number: int, name: str) -> "dict[str, NDArray[Any]]":
+        side = self._sides[number]
+        values = side.latencies_s[name]
         owner = side.itl_owner if name == "itl" else np.arange(len(values))
+        # Gaps of one answer come and go together: what is drawn is requests.
         num_requests = len(side.latencies_s["ttft"]) if name == "itl" else len(values)
-        quantile = QUANTILES[statistic]
-        if num_requests < _FEWEST or (quantile is not None and len(values) * (1 - quantile) < _FEWEST_BEYOND):
-            return None
+        if num_requests < _FEWEST or len(values) == 0:
+            return {}
+        quantiles = {
+            word: quantile for word, quantile in _QUANTILES.items() if len(values) * (1 - quantile) >= _FEWEST_BEYOND
+        }
         order = np.argsort(values)
         ordered, owner = values[order], owner[order]
-        found = np.empty(self._rounds)
+        found = {word: np.empty(self._rounds) for word in ("mean", *quantiles)}
+        rng = np.random.default_rng((self._seed, number))
         for round_number in range(self._rounds):
-            counts = np.bincount(rng.integers(num_requests, size=num_requests), minlength=num_requests)
-            found[round_number] = _statistic(ordered, counts[owner], quantile)
+            counts = np.bincount(rng.integers(num_requests, size=num_requests), minlength=num_requests)[owner]
+            ends = np.cumsum(counts)
+            found["mean"][round_number] = ordered @ counts / max(1, ends[-1])
+            for word, quantile in quantiles.items():
+                found[word][round_number] = _quantile(ordered, ends, quantile)
         return found
 
 
-def _statistic(ordered: "NDArray[Any]", weights: "NDArray[Any]", quantile: float | None) -> float:
-    """Mean or quantile of ascending values that occur ``weights`` times; interpolated as ``numpy.percentile``."""
-    ends = np.cumsum(weights)
+def _quantile(ordered: "NDArray[Any]", ends: "NDArray[Any]", quantile: float) -> float:
+    """Of ascending values of which value i fills the places up to ``ends[i]``; interpolated as ``numpy.percentile``."""
     total = int(ends[-1])
     if total == 0:
         return 0.0
-    if quantile is None:
-        return float((ordered * weights).sum() / total)
     place = quantile * (total - 1)
     below, above = np.searchsorted(ends, (int(place), min(int(place) + 1, total - 1)), side="right")
     return float(ordered[below] + (ordered[above] - ordered[below]) * (place % 1))

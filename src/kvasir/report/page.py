@@ -136,8 +136,8 @@ def _table(table: Table) -> str:
 
 
 def _figure(name: str, figure: Figure) -> str:
-    # "</script>" inside a text must not end the script that holds it.
-    spec = json.dumps(figure.spec, separators=(",", ":")).replace("</", "<\\/")
+    # No text inside may end the script that holds it, or begin another.
+    spec = json.dumps(figure.spec, separators=(",", ":")).replace("<", "\\u003c")
     wide = " wide" if figure.is_wide else ""
     caption = f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else ""
     return (
