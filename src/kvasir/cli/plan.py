@@ -1,13 +1,24 @@
 """``kvasir plan``: what a model needs on what hardware, before it is bought: tables, JSON, or an HTML report."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kvasir.cli.console import print_json, print_note, print_table
 from kvasir.cli.options import with_groups
-from kvasir.cli.plan_options import LOAD, MACHINE, OWN, RUN, Asked, LoadAsked, MachineAsked, OwnAsked, RunAsked
+from kvasir.cli.plan_options import (
+    LOAD,
+    MACHINE,
+    OUTPUT,
+    OWN,
+    RUN,
+    Asked,
+    LoadAsked,
+    MachineAsked,
+    OutputAsked,
+    OwnAsked,
+    RunAsked,
+)
 from kvasir.core.errors import ConfigError
 
 _Model = Annotated[
@@ -16,52 +27,44 @@ _Model = Annotated[
 ]
 
 
-@with_groups(run_asked=RUN, own_asked=OWN, load_asked=LOAD, machine_asked=MACHINE)
+@with_groups(run_asked=RUN, own_asked=OWN, load_asked=LOAD, machine_asked=MACHINE, output=OUTPUT)
 def run(
     model: _Model = None,
     run_asked: RunAsked = RunAsked(),  # replaced by what the options say
     own_asked: OwnAsked = OwnAsked(),
     load_asked: LoadAsked = LoadAsked(),
     machine_asked: MachineAsked = MachineAsked(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a report with plots, one file.")] = None,
-    list_models: Annotated[bool, typer.Option("--list-models", help="Name the built-in models.")] = False,
-    list_hardware: Annotated[bool, typer.Option("--list-hardware", help="Name the known devices.")] = False,
+    output: OutputAsked = OutputAsked(),
 ) -> None:
-    if list_models or list_hardware:
-        _print_lists(list_models, list_hardware, as_json)
+    if output.list_models or output.list_hardware:
+        _print_lists(output)
         return
     if model is None:
         raise ConfigError("Name a model: a folder, a config.json, a .gguf file, a built-in name or an owner/name id.")
     from kvasir.cli.plan_request import build_plan
 
     plan = build_plan(Asked(model=model, run=run_asked, own=own_asked, load=load_asked, machine=machine_asked))
-    if html is not None:
+    if output.html is not None:
         from kvasir.planner.report_html import write_html
 
-        write_html(plan, html)
-        print_note(f"written: {html}")
-    if as_json:
+        write_html(plan, output.html)
+        print_note(f"written: {output.html}")
+    if output.as_json:
         from kvasir.planner.report_json import plan_json
 
         print_json(plan_json(plan))
-    elif html is None:
-        _print_plan(plan)
+    elif output.html is None:
+        from kvasir.cli.plan_print import print_plan
+
+        print_plan(plan)
 
 
-def _print_plan(plan: object) -> None:
-    from kvasir.cli.plan_print import print_plan
-    from kvasir.planner.plan import Plan
-
-    assert isinstance(plan, Plan)
-    print_plan(plan)
-
-
-def _print_lists(models: bool, hardware: bool, as_json: bool) -> None:
+def _print_lists(output: OutputAsked) -> None:
     from kvasir.hardware.cards import device_cards
     from kvasir.planner.sources import model_cards
 
-    if as_json:
+    models, hardware = output.list_models, output.list_hardware
+    if output.as_json:
         named = {"models": [entry["name"] for entry in model_cards()]} if models else {}
         cards = {"hardware": [card.name for card in device_cards()]} if hardware else {}
         print_json(named | cards)

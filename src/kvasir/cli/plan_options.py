@@ -1,4 +1,4 @@
-"""The options of ``kvasir plan`` in three groups: how the engine runs, what it is asked for, on which machine."""
+"""The options of ``kvasir plan`` in groups: how the engine runs, what it is asked for, on which machine, what to show."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,6 +49,14 @@ class MachineAsked:
     prices: tuple[str, ...] = ()
     from_log: Path | None = None
     safety: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputAsked:
+    as_json: bool = False
+    html: Path | None = None
+    list_models: bool = False
+    list_hardware: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,4 +153,14 @@ MACHINE = OptionGroup(
         option("safety", float, "--safety", help="Share of the reckoned sequences to plan with. [default: 0.7, or 1]"),
     ),
     build=lambda values: MachineAsked(**_given(values)),
+)
+
+OUTPUT = OptionGroup(
+    parameters=(
+        option("as_json", bool, "--json", help="Print the plan as JSON.", default=False),
+        option("html", Path, "--html", help="Write a report with plots, one file."),
+        option("list_models", bool, "--list-models", help="Name the built-in models.", default=False),
+        option("list_hardware", bool, "--list-hardware", help="Name the known devices.", default=False),
+    ),
+    build=lambda values: OutputAsked(**_given(values)),
 )
