@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _CHAT_TOKENS = 8192
 _LOAD_CONTEXT_TOKENS = 2048
-_LOAD_POOL_TOKENS = 8 * _LOAD_CONTEXT_TOKENS
-"""Enough for eight sequences when each reserves its whole context."""
+_LOAD_POOL_TOKENS = 4 * _LOAD_CONTEXT_TOKENS
+"""Enough for four sequences when each reserves its whole context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

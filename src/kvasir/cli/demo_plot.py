@@ -50,25 +50,18 @@ def draw_demo(measurements: dict[str, Any], path: Path) -> None:
 
 def _draw_turns(axes: "Axes", chat: dict[str, Any]) -> None:
     turns = [turn["turn"] for turn in chat["off"]]
-    for name, colour, label in (("off", _GREY, "prefix caching off"), ("on", _BLUE, "prefix caching on")):
+    for name, colour in (("off", _GREY), ("on", _BLUE)):
         times_ms = [turn["ttft_s"] * 1000 for turn in chat[name]]
-        axes.plot(turns, times_ms, color=colour, linewidth=2.2, marker="o", markersize=4.5)
-        axes.annotate(
-            f"{label}\n{times_ms[-1]:,.0f} ms",
-            (turns[-1], times_ms[-1]),
-            xytext=(-8, 10),
-            textcoords="offset points",
-            ha="right",
-            va="bottom",
-            color=colour,
-            fontweight="bold",
-        )
+        label = f"prefix caching {name}: turn {turns[-1]} after {times_ms[-1]:,.0f} ms"
+        axes.plot(turns, times_ms, color=colour, linewidth=2.2, marker="o", markersize=4.5, label=label)
     last = chat["off"][-1]
     axes.set_title("A chat that grows: time to first token")
     axes.set_xlabel(f"turn (turn {last['turn']} sends {last['num_prompt_tokens']:,} prompt tokens)")
     axes.set_ylabel("ms")
     axes.set_xticks(turns)
-    axes.set_ylim(0, 1.22 * 1000 * max(turn["ttft_s"] for turn in chat["off"]))
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    _legend_below(axes)
 
 
 def _draw_waste(axes: "Axes", load: dict[str, Any]) -> None:
@@ -81,7 +74,7 @@ def _draw_waste(axes: "Axes", load: dict[str, Any]) -> None:
     axes.set_ylabel("% of reserved slots")
     axes.set_ylim(0, 105)
     axes.set_xlim(left=0)
-    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1, fontsize=9)
+    _legend_below(axes)
 
 
 def _draw_running(axes: "Axes", load: dict[str, Any]) -> None:
@@ -97,4 +90,8 @@ def _draw_running(axes: "Axes", load: dict[str, Any]) -> None:
     axes.set_ylabel("running sequences")
     axes.set_ylim(0, most * 1.1 + 1)
     axes.set_xlim(left=0)
-    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1, fontsize=9)
+    _legend_below(axes)
+
+
+def _legend_below(axes: "Axes") -> None:
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=9)
