@@ -1,4 +1,4 @@
-"""The options of ``kvasir plan`` in groups: how the engine runs, what it is asked for, on which machine, what to show."""
+"""The options of ``kvasir plan`` in groups: how the engine runs, its load, on which machine, what to show."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
