@@ -12,13 +12,13 @@ TOKEN_ID = 0
 
 class CostExecutor:
     """The simulator's ``Executor``.  ``on_load(load, duration_s)`` sees every step but those of runs, of which
-    ``on_run(num_sequences, durations_s)`` is told instead."""
+    ``on_run(first_load, durations_s)`` is told instead."""
 
     def __init__(
         self,
         cost: StepCost,
         on_load: Callable[[StepLoad, float], None] | None = None,
-        on_run: Callable[[int, list[float]], None] | None = None,
+        on_run: Callable[[StepLoad, list[float]], None] | None = None,
     ) -> None:
         self._cost = cost
         self._meter = StepMeter(cost.retentions)
@@ -40,7 +40,7 @@ class CostExecutor:
             now_s += duration_s
             num_pairs += num
         if self._on_run is not None:
-            self._on_run(num, durations)
+            self._on_run(first, durations)
         return durations
 
     def execute(self, plan: StepPlan) -> StepResult:

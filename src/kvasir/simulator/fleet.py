@@ -11,7 +11,7 @@ from typing import Protocol
 from kvasir.core.events import RequestFinishedEvent
 from kvasir.core.request import Request
 from kvasir.simulator.arrival_source import ArrivalSource
-from kvasir.simulator.instance import Instance, Refusal
+from kvasir.simulator.instance import Instance, Refusal, StepStart
 from kvasir.simulator.routing import Router
 from kvasir.workload.traces.trace import TraceRequest
 
@@ -21,7 +21,7 @@ class Observer(Protocol):
 
     def on_arrival(self, request: TraceRequest, instance: Instance) -> None: ...
 
-    def on_start(self, instance: Instance, now_s: float) -> None: ...
+    def on_start(self, instance: Instance, start: StepStart, now_s: float) -> None: ...
 
     def on_finished(self, instance: Instance, event: RequestFinishedEvent, now_s: float) -> None: ...
 
@@ -59,7 +59,7 @@ class Fleet:
                 for place, instance in enumerate(idle.values()):
                     quiet_s = self._quiet_until(source, ends, now_s if place + 1 < len(idle) else math.inf)
                     start = instance.start(now_s, quiet_s)
-                    observer.on_start(instance, now_s)
+                    observer.on_start(instance, start, now_s)
                     if start.num_steps:
                         heapq.heappush(ends, (start.end_s, instance.instance_id))
 
