@@ -54,7 +54,7 @@ class QualityReport:
         return cls(path=path, settings=settings, failures=failures)
 
     def check(self, served: Served) -> None:
-        """Raise ``ConfigError`` unless some setting of the report is what is served and none of those failed its gate."""
+        """Raise ``ConfigError`` unless a setting of the report is what is served and none of those failed its gate."""
         matching = [name for name, setting in self.settings.items() if setting == served]
         if not matching:
             raise ConfigError(
