@@ -166,7 +166,7 @@ class Server:
                 stream.event({"error": {"message": "out of blocks"}})
                 return stream.end()
             entry["sent_s"].append(time.perf_counter())
-            stream.write(f"w{start} ")
+            stream.write(f"{entry['number']} " if script.get("is_named") and start == 0 else f"w{start} ")
         if script.get("ends_early"):
             return stream.end(is_whole=False)
         stream.finish("length")

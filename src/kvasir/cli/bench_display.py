@@ -98,7 +98,7 @@ class _PlainDisplay:
     def watch(self, view: LiveView) -> None:
         rate = self._rate.update(view.elapsed_s, view.tally.num_chunks)
         now_s = time.monotonic()
-        if now_s - self._noted_s >= _PLAIN_EVERY_S:
+        if view.elapsed_s >= 1.0 and now_s - self._noted_s >= _PLAIN_EVERY_S:
             self._noted_s = now_s
             print(f"{view.label}: {facts_text(view, rate)}", file=sys.stderr, flush=True)
 

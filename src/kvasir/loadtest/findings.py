@@ -10,6 +10,7 @@ from kvasir.loadtest.self_watch import LATE_S
 from kvasir.loadtest.sweep import SweepPoint, Verdict
 
 _FEW_FOR_P99 = 100
+_FEW_FOR_A_POINT = 50
 _MANY_TOKENS_A_CHUNK = 1.15
 _BUSY = 0.85
 _LONG_WAIT_S = 0.1
@@ -31,6 +32,11 @@ def sweep_notes(points: Sequence[SweepPoint], verdict: Verdict | None, test: Loa
         notes += [f"{point.label}: {one.count} x {one.label}: {one.example}" for one in point.measures.failures]
         if not point.result.end_reason.is_orderly:
             notes.append(f"{point.label} ended early ({point.result.end_reason.value}).")
+    fewest = min((point.measures.num_completed for point in points), default=0)
+    if 0 < fewest < _FEW_FOR_A_POINT:
+        notes.append(
+            f"A point has as few as {fewest} requests: small differences are noise (--num-prompts, --repeat give more)."
+        )
     tokens = [note for point in points for note in _on_tokens(point.result, test)]
     runs = [run for point in points for run in point.result.runs]
     return [*notes, *list(dict.fromkeys(tokens))[:_MAX_DOUBTS], *_on_client(runs)]

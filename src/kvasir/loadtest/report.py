@@ -55,7 +55,8 @@ def load_page(result: BenchResult, test: LoadTest) -> Page:
 def sweep_page(sweep: Sweep, points: Sequence[SweepPoint], verdict: Verdict | None, test: LoadTest) -> Page:
     columns, rows = tables.sweep_table(points, verdict)
     marked = frozenset(number for number, point in enumerate(points) if verdict is not None and point is verdict.best)
-    asked = _asked(points[0].result.runs[0], test)
+    first = points[0].result.runs[0]
+    asked = [_workload_row(first), *_body_rows(first, test)]
     tiles = []
     if verdict is not None:
         best = verdict.best.measures
@@ -66,7 +67,7 @@ def sweep_page(sweep: Sweep, points: Sequence[SweepPoint], verdict: Verdict | No
         ]
     return Page(
         title=f"Sweep of {test.preflight.model.name} over {sweep.setting.value}",
-        subtitle=_subtitle(points[0].result.runs[0], test),
+        subtitle=_subtitle(first, test),
         alerts=sweep_notes(points, verdict, test),
         tiles=tiles,
         sections=[
@@ -185,21 +186,34 @@ def _share_ok(measures: Measures) -> str:
 
 
 def _asked(run: RunData, test: LoadTest) -> tables.Rows:
-    settings, point = test.settings, run.point
-    arrivals = point.arrivals
-    if arrivals is None:
-        pace = "the trace's own times"
-    elif arrivals.rate == float("inf"):
-        pace = "all at once"
-    elif arrivals.end_rate is not None:
-        pace = f"{arrivals.rate:g} to {arrivals.end_rate:g} requests/s, {arrivals.ramp.value}"
-    else:
-        pace = f"{arrivals.rate:g} requests/s, burstiness {arrivals.burstiness:g}"
-    workload = ", ".join(f"{name} {value}" for name, value in run.workload.items())
+    limit = run.point.max_concurrency
     return [
-        ["workload", f"{run.workload_name}: {run.num_sessions} conversations; {workload}"],
-        ["arrivals", pace],
-        ["in flight at most", "no limit" if point.max_concurrency is None else str(point.max_concurrency)],
-        ["seed, warm-ups", f"{point.seed}, {settings.load.num_warmups}"],
-        ["temperature, ignore_eos", f"{settings.endpoint.body.temperature}, {settings.endpoint.body.ignores_eos}"],
+        _workload_row(run),
+        ["arrivals", _pace_text(run)],
+        ["in flight at most", "no limit" if limit is None else str(limit)],
+        *_body_rows(run, test),
+    ]
+
+
+def _workload_row(run: RunData) -> list[str]:
+    details = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in run.workload.items())
+    return ["workload", f"{run.workload_name}: {details}"]
+
+
+def _pace_text(run: RunData) -> str:
+    arrivals = run.point.arrivals
+    if arrivals is None:
+        return "the trace's own times"
+    if arrivals.rate == float("inf"):
+        return "all at once"
+    if arrivals.end_rate is not None:
+        return f"{arrivals.rate:g} to {arrivals.end_rate:g} requests/s, {arrivals.ramp.value}"
+    return f"{arrivals.rate:g} requests/s, burstiness {arrivals.burstiness:g}"
+
+
+def _body_rows(run: RunData, test: LoadTest) -> tables.Rows:
+    body = test.settings.endpoint.body
+    return [
+        ["seed, warm-ups", f"{run.point.seed}, {test.settings.load.num_warmups}"],
+        ["temperature, ignore_eos", f"{body.temperature}, {str(body.ignores_eos).lower()}"],
     ]
