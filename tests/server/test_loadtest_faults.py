@@ -132,6 +132,21 @@ def test_a_stopped_run_keeps_what_it_has(server: Any) -> None:
     assert all(len(entry["sent_s"]) < 30 for entry in logged[-3:]), "the server stopped sending"
 
 
+def test_stopped_in_the_warm_up(server: Any) -> None:
+    """Nothing of the load is sent, and what there is (nothing) is a result."""
+    settings = make_settings(server.url, {"gap_s": 0.1}, num_warmups=2, num_sessions=5, extra={"run": "warm"})
+
+    async def stopped() -> BenchResult:
+        async with opened(settings) as test:
+            asyncio.get_running_loop().call_later(0.2, test.stop.set, EndReason.INTERRUPTED)
+            return BenchResult.of([await test.run(test.points()[0])], settings)
+
+    result = asyncio.run(stopped())
+    assert result.end_reason is EndReason.INTERRUPTED
+    assert (result.records, result.num_not_sent) == ([], 5)
+    assert sum(entry["body"].get("run") == "warm" for entry in server.log()) == 3
+
+
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [

@@ -17,14 +17,16 @@ from loadtest_setup import record
 QS = (50.0, 99.0)
 
 
-def sweep_point(value: float, throughput: float, latency_s: float, good: int | None = None) -> SweepPoint:
+def sweep_point(
+    value: float, throughput: float, latency_s: float, good: int | None = None, end: EndReason = EndReason.DONE
+) -> SweepPoint:
     """Ten requests of one token each in the time that makes ``throughput``; ``good`` of them within 1 s."""
     records = tuple(
         record(0.0, [latency_s if good is None or index >= good else 0.01], num_output_tokens=1) for index in range(10)
     )
     slo = Slo() if good is None else Slo(e2e_s=0.1)
     measures = measure([(records, 10 / throughput)], slo, QS)
-    played = Played(records=records, num_planned=10, duration_s=1.0, end_reason=EndReason.DONE, started_at=0.0)
+    played = Played(records=records, num_planned=10, duration_s=1.0, end_reason=end, started_at=0.0)
     point = Point(label=f"concurrency {value:g}", arrivals=None, max_concurrency=None, num_sessions=None, seed=0)
     cost = ClientCost(cpu_share=0.0, lag_p50_s=0.0, lag_p99_s=0.0, lag_max_s=0.0)
     run = RunData(point=point, workload_name="", workload={}, num_sessions=10, num_left_out=0, played=played, cost=cost)
@@ -62,6 +64,13 @@ def test_a_sweep_that_was_too_short_says_so() -> None:
     assert rising is not None and "may lie beyond" in rising.caution
     assert falling is not None and "may lie below" in falling.caution
     assert judge([], Slo()) is None
+
+
+def test_a_point_that_was_cut_short_is_no_operating_point() -> None:
+    cut = sweep_point(2, 20.0, 0.1, end=EndReason.INTERRUPTED)
+    verdict = judge([sweep_point(1, 10.0, 1.0), cut], Slo())
+    assert verdict is not None and verdict.best.value == 1
+    assert judge([cut], Slo()) is None
 
 
 def test_sweeps_are_parsed() -> None:

@@ -1,5 +1,6 @@
 """What is sent: prompts of the length asked for, prefixes shared where they should be, recordings read as written."""
 
+import asyncio
 import itertools
 import json
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from kvasir.core.errors import ConfigError
 from kvasir.core.progress import no_progress
 from kvasir.loadtest.make_workload import WorkloadMaker
 from kvasir.loadtest.plan import Session, Workload
-from kvasir.loadtest.prepared import prepare, reply_body
+from kvasir.loadtest.prepared import PreparedSession, prepare, reply_body
 from kvasir.loadtest.prompt_maker import PromptKind, PromptMaker, WordRate, make_words
 from kvasir.loadtest.recordings import RecordingError
 from kvasir.loadtest.settings import WorkloadKind, WorkloadSettings
@@ -39,6 +40,10 @@ def sessions(workload: Workload) -> list[Session]:
 
 def prompts(workload: Workload) -> list[Any]:
     return [turn.prompt for session in sessions(workload) for turn in session.turns]
+
+
+def prepared(workload: Workload, bodies: BodyMaker) -> list[PreparedSession]:
+    return asyncio.run(prepare(workload, bodies, no_progress))
 
 
 def shared(a: Sequence[Any], b: Sequence[Any]) -> int:
@@ -124,7 +129,7 @@ def test_chat_turns_belong_together() -> None:
 def test_later_turns_carry_the_replies() -> None:
     workload = make(1, chat=True, kind=WorkloadKind.CHAT, prompts=PromptKind.WORDS, num_turns=2)
     bodies = BodyMaker(model="m", api=Api.CHAT, options=BodyOptions())
-    (session,) = prepare(workload, bodies, no_progress)
+    (session,) = prepared(workload, bodies)
     transcript = session.transcript()
     transcript.ask(session.turns[0].text)
     assert session.turns[0].body == bodies.body(transcript.messages, 128)
@@ -140,9 +145,9 @@ def test_routes_refuse_what_they_cannot_carry() -> None:
     chat = BodyMaker(model="m", api=Api.CHAT, options=BodyOptions())
     growing = make(1, kind=WorkloadKind.CHAT, prompts=PromptKind.WORDS, num_turns=2)
     with pytest.raises(ConfigError, match="use --endpoint chat"):
-        prepare(growing, completions, no_progress)
+        prepared(growing, completions)
     with pytest.raises(ConfigError, match="use --prompts words"):
-        prepare(make(1, prompts=PromptKind.TOKENS), chat, no_progress)
+        prepared(make(1, prompts=PromptKind.TOKENS), chat)
 
 
 def talk(name: str, *said: str) -> dict[str, Any]:
@@ -299,8 +304,8 @@ def test_sessions_of_a_trace_can_be_followed(tmp_path: Path) -> None:
     assert shared(first, second) == 32, "the later request begins with the earlier one"
     assert not followed[0].grows
     bodies = BodyMaker(model="m", api=Api.COMPLETIONS, options=BodyOptions())
-    prepared = prepare(make(None, follows_sessions=True, **given), bodies, no_progress)
-    assert json.loads(prepared[0].turns[1].body or b"")["prompt"] == list(second)
+    ready = prepared(make(None, follows_sessions=True, **given), bodies)
+    assert json.loads(ready[0].turns[1].body or b"")["prompt"] == list(second)
 
 
 @pytest.mark.parametrize(
@@ -321,3 +326,10 @@ def test_settings_that_mean_nothing(given: dict[str, Any], message: str) -> None
 def test_random_ids_stay_in_their_range() -> None:
     ids = {token_id for prompt in prompts(make(3, token_ids=(5, 8))) for token_id in prompt}
     assert ids == {5, 6, 7, 8}
+
+
+def test_making_prompts_can_be_stopped() -> None:
+    workload = make(100)
+    bodies = BodyMaker(model="m", api=Api.COMPLETIONS, options=BodyOptions())
+    calls = iter([False] * 9 + [True])
+    assert len(asyncio.run(prepare(workload, bodies, no_progress, lambda: next(calls)))) == 10

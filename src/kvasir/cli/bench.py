@@ -119,7 +119,7 @@ async def _test(settings: "LoadTestSettings", outputs: _Outputs) -> "EndReason":
             runs.append(await test.run(point, display.watch))
             result = BenchResult.of(runs, settings)
             outputs.write(result_json(result, test))
-            if test.stop.reason is not None:
+            if test.stop.is_set:
                 break
     assert result is not None  # there is at least one point
     if outputs.html is not None:
@@ -145,7 +145,7 @@ async def _sweep(settings: "LoadTestSettings", sweep: "Sweep", outputs: _Outputs
         for value in sweep.values:
             points.append(await run_point(test, sweep, value, display.watch))
             outputs.write(sweep_json(sweep, points, judge(points, settings.measure.slo), test))
-            if test.stop.reason is not None:
+            if test.stop.is_set:
                 break
     verdict = judge(points, settings.measure.slo)
     if outputs.html is not None:

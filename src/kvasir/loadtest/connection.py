@@ -1,12 +1,15 @@
 """HTTP/1.1 connections kept for reuse; every piece of a response is stamped the moment the socket gives it."""
 
 import asyncio
+import resource
 import ssl
 import time
 from dataclasses import dataclass
 from typing import Protocol
 
 from kvasir.loadtest.http_response import HttpError, ResponseParser
+
+_MANY_FILES = 65_536
 
 
 class ServerClosedError(Exception):
@@ -118,6 +121,14 @@ class Connection(asyncio.Protocol):
             self._has_head = True
             assert self._receiver is not None
             self._receiver.on_head(parser.status, parser.headers)
+
+
+def allow_many_connections() -> None:
+    """Raise this process's limit of open files to what it may have; a thousand streams need as many sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class ConnectionPool:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 
 from kvasir.core.progress import Progress, no_progress
 from kvasir.loadtest.client import Client, Tally
+from kvasir.loadtest.connection import allow_many_connections
 from kvasir.loadtest.gauges import Gauge, GaugeWatch, ServerGauges
 from kvasir.loadtest.make_workload import WorkloadMaker
 from kvasir.loadtest.page import ask_page
 from kvasir.loadtest.plan import Workload
 from kvasir.loadtest.preflight import Preflight, PreflightError, find_model, preflight
 from kvasir.loadtest.prepared import PreparedSession, prepare
+from kvasir.loadtest.record import FailureKind
 from kvasir.loadtest.runner import LoadRunner, Pace, Played, Stop
 from kvasir.loadtest.self_watch import ClientCost, SelfWatch
 from kvasir.loadtest.settings import LoadTestSettings
@@ -103,9 +105,9 @@ class LoadTest:
         """Play one load; when stopped on the way, what there is until then.  Raises ``KvasirError`` when it cannot
         begin."""
         workload = self._maker.make(point.num_sessions, point.seed)
-        sessions = prepare(workload, self.preflight.bodies, self.progress)
+        sessions = await prepare(workload, self.preflight.bodies, self.progress, lambda: self.stop.is_set)
         await self._warm_up(point)
-        if self.settings.load.resets_prefix_cache:
+        if self.settings.load.resets_prefix_cache and not self.stop.is_set:
             await self._reset_prefix_cache()
         pace = Pace(
             arrivals_s=_arrivals(point, sessions),
@@ -131,17 +133,17 @@ class LoadTest:
     async def _warm_up(self, point: Point) -> None:
         """The same kind of requests with other prompts, all at once; nothing of them is measured."""
         num_warmups = self.settings.load.num_warmups
-        if num_warmups == 0:
+        if num_warmups == 0 or self.stop.is_set:
             return
         workload = self._maker.make(num_warmups, _WARM_UP_SEED + point.seed)
-        sessions = prepare(workload, self.preflight.bodies, no_progress)
+        sessions = await prepare(workload, self.preflight.bodies, no_progress)
         self.progress("warm up", 0.0)
         runner = LoadRunner(self._client, self.preflight.bodies, self.stop)
         pace = Pace(arrivals_s=[0.0] * len(sessions), max_concurrency=point.max_concurrency)
         played = await runner.play(sessions, pace)
         self.progress("warm up", 1.0)
         failure = next((record.failure for record in played.records if record.failure is not None), None)
-        if failure is not None:
+        if failure is not None and failure.kind is not FailureKind.ABORTED:
             raise PreflightError(f"The warm-up failed ({failure.label}): {failure.message}.")
 
     async def _reset_prefix_cache(self) -> None:
@@ -158,6 +160,7 @@ class LoadTest:
 async def opened(settings: LoadTestSettings, progress: Progress = no_progress) -> AsyncIterator[LoadTest]:
     """Look at the server and send it a first request.  Raises ``PreflightError``, ``ConfigError``."""
     endpoint = settings.endpoint
+    allow_many_connections()
     client = Client(endpoint.target, endpoint.timeout_s)
     try:
         model = await find_model(client, endpoint.model, endpoint.wait_s)

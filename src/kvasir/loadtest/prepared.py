@@ -1,12 +1,15 @@
 """Request bodies written before the load starts, so that making prompts is no part of what is measured."""
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kvasir.core.errors import ConfigError
 from kvasir.core.progress import Progress
 from kvasir.loadtest.plan import Session, Transcript, Turn, Workload
 from kvasir.loadtest.target import Api, BodyMaker, Message
+
+_YIELD_EVERY = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +34,20 @@ class PreparedSession:
         return Transcript(messages=list(self.opening))
 
 
-def prepare(workload: Workload, bodies: BodyMaker, progress: Progress) -> list[PreparedSession]:
-    """All sessions of ``workload`` with their bodies; raises ``ConfigError`` for what the route cannot carry."""
+async def prepare(
+    workload: Workload, bodies: BodyMaker, progress: Progress, is_stopped: Callable[[], bool] = lambda: False
+) -> list[PreparedSession]:
+    """All sessions of ``workload`` with their bodies, or those made until ``is_stopped``: long traces take a while.
+    Raises ``ConfigError`` for what the route cannot carry."""
     prepared = []
     for session in workload.sessions:
         prepared.append(_prepared(session, bodies))
         progress("make prompts", len(prepared) / max(workload.num_sessions, len(prepared)))
+        if len(prepared) % _YIELD_EVERY == 0:
+            await asyncio.sleep(0)  # a signal is heard here
+        if is_stopped():
+            break
+    progress("make prompts", 1.0)
     return prepared
 
 

@@ -39,6 +39,10 @@ class Stop:
             self.reason = reason
             self._event.set()
 
+    @property
+    def is_set(self) -> bool:
+        return self.reason is not None
+
     async def wait(self) -> None:
         await self._event.wait()
 
@@ -87,16 +91,8 @@ class LoadRunner:
         self._started_s = time.perf_counter()
         if pace.max_duration_s is not None:
             self._ends_s = pace.max_duration_s
-        sending = asyncio.create_task(self._send_all(sessions, pace))
-        stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({sending, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        tasks = [task for task in (sending, stopped, self._check) if task is not None]
-        for task in tasks:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+        if not self._stop.is_set:
+            await self._until_stopped(sessions, pace)
         return Played(
             records=tuple(self._records),
             num_planned=sum(len(session.turns) for session in sessions),
@@ -108,6 +104,17 @@ class LoadRunner:
     @property
     def elapsed_s(self) -> float:
         return time.perf_counter() - self._started_s if self._started_s else 0.0
+
+    async def _until_stopped(self, sessions: Sequence[PreparedSession], pace: Pace) -> None:
+        sending = asyncio.create_task(self._send_all(sessions, pace))
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({sending, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        tasks = [task for task in (sending, stopped, self._check) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
 
     async def _send_all(self, sessions: Sequence[PreparedSession], pace: Pace) -> None:
         slots = asyncio.Semaphore(pace.max_concurrency or len(sessions) or 1)

@@ -91,8 +91,12 @@ class Verdict:
 
 
 def judge(points: Sequence[SweepPoint], slo: Slo) -> Verdict | None:
-    """None when no point has an answer."""
-    usable = [point for point in points if point.measures.num_completed and point.power > 0]
+    """None when no point was played to its end with an answer; points that were cut short are left out."""
+    usable = [
+        point
+        for point in points
+        if point.measures.num_completed and point.power > 0 and point.result.end_reason.is_orderly
+    ]
     if not usable:
         return None
     knee = max(usable, key=lambda point: point.power)

@@ -15,7 +15,7 @@ async def run_point(test: LoadTest, sweep: Sweep, value: float, watcher: Watcher
     runs = []
     for number in range(test.settings.load.num_runs):
         runs.append(await test.run(replace(point, seed=point.seed + number), watcher))
-        if test.stop.reason is not None:
+        if test.stop.is_set:
             break
     return SweepPoint(value=value, label=point.label, result=BenchResult.of(runs, test.settings))
 
