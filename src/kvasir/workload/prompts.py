@@ -90,5 +90,4 @@ def make_text_of(num_tokens: int, seed: int, count_tokens: Callable[[str], int])
 
 def make_token_ids(num_tokens: int, seed: int, *, first_id: int, last_id: int) -> tuple[int, ...]:
     """Random ids in ``[first_id, last_id]``, for loads where only lengths matter."""
-    rng = random.Random(seed)
-    return tuple(rng.randint(first_id, last_id) for _ in range(num_tokens))
+    return tuple(random.Random(seed).choices(range(first_id, last_id + 1), k=num_tokens))
