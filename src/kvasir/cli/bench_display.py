@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _PLAIN_EVERY_S = 10.0
 _RATE_OVER_S = 3.0
+_ROOM_FOR_A_BAR = 120
 
 
 class Display(Protocol):
@@ -37,9 +38,13 @@ def live_display() -> Iterator[Display]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as RichProgress
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[facts]}"))
+    console = Console(stderr=True)
+    label, facts = "{task.description}", "{task.fields[facts]}"
+    columns = (TextColumn(label), BarColumn(bar_width=20), TextColumn(facts))
+    if console.width < _ROOM_FOR_A_BAR:
+        columns = (TextColumn(f"{label}  {facts}"),)
     # Drawn only when told: a refresh thread would take the time of the loop that measures.
-    bars = RichProgress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+    bars = RichProgress(*columns, console=console, transient=True, auto_refresh=False)
     with bars:
         yield _TerminalDisplay(bars)
 
@@ -106,22 +111,17 @@ class _PlainDisplay:
 def facts_text(view: LiveView, chunks_per_s: float) -> str:
     """Most important first; what is unknown is left out."""
     tally = view.tally
-    facts = [
-        f"{tally.num_done}/{view.num_planned}",
-        f"{view.elapsed_s:.0f} s",
-        f"{tally.num_running} running",
-        f"{chunks_per_s:.0f} tok/s",
-        *_recent(tally),
-    ]
+    facts = [f"{tally.num_done}/{view.num_planned}", f"{view.elapsed_s:.0f} s"]
+    if tally.num_failed:
+        worst = max(tally.failures, key=lambda label: tally.failures[label])
+        facts.append(f"{tally.num_failed} failed ({worst})")
+    facts += [f"{tally.num_running} running", f"{chunks_per_s:.0f} tok/s", *_recent(tally)]
     usage = view.gauges.get(Gauge.KV_USAGE)
     if usage is not None:
         facts.append(f"KV {100 * usage:.0f} %")
     waiting = view.gauges.get(Gauge.WAITING)
     if waiting:
         facts.append(f"{waiting:.0f} queued")
-    if tally.num_failed:
-        worst = max(tally.failures, key=lambda label: tally.failures[label])
-        facts.append(f"{tally.num_failed} failed ({worst})")
     return "  ".join(facts)
 
 
