@@ -10,7 +10,7 @@ from kvasir.simulator.step_cost import FittedStepCost
 from kvasir.workload.traces.trace import Trace, TraceRequest
 
 BLOCK = 16
-COST = FittedStepCost(per_step_s=0.01, per_token_s=0.0005, per_pair_s=1e-6, per_sequence_s=0.0003)
+COST = FittedStepCost(per_step_s=0.01, per_token_s=0.0005, per_sequence_s=0.0003, per_pair_s=1e-6, per_read_s=2e-6)
 
 
 def make_trace(paths, extras=None, outputs=None, gaps=None) -> Trace:

@@ -18,6 +18,7 @@ COMMANDS = {
     "pull": "Download and convert a model, and print where it is kept.",
     "demo": "Measure what prefix caching, paging and batching buy here.",
     "plan": "Say what a model needs before it is deployed: memory, devices, dollars, flags.",
+    "simulate": "Play recorded traffic on a deployment that need not exist.",
     "bench": "Load-test a server (bench serve), whoever made it.",
     "quality": "Say what a cheaper KV cache costs on a model, and hold it to limits.",
     "version": "Print the versions of Kvasir and of what it computes with.",

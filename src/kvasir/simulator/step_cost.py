@@ -27,13 +27,17 @@ class StepCost(Protocol):
 class FittedStepCost:
     """Linear in what a step holds, constants from a probe of a real engine (``kvasir simulate --calibrate``):
 
-    seconds = per_step + per_token * tokens + per_pair * (new token, visible key) pairs + per_sequence * rows
+    seconds = per_step + per_token * tokens + per_sequence * rows
+              + per_pair * (new token, visible key) pairs + per_read * keys read
+
+    A prefill is ruled by its pairs (arithmetic), a decode, which reads every key for one query, by its reads (memory).
     """
 
     per_step_s: float
     per_token_s: float
-    per_pair_s: float
     per_sequence_s: float
+    per_pair_s: float
+    per_read_s: float
 
     @property
     def retentions(self) -> tuple[Retention, ...]:
@@ -43,8 +47,9 @@ class FittedStepCost:
         return (
             self.per_step_s
             + self.per_token_s * load.num_tokens
-            + self.per_pair_s * load.pairs[0]
             + self.per_sequence_s * load.num_sequences
+            + self.per_pair_s * load.pairs[0]
+            + self.per_read_s * load.reads[0]
         )
 
     @classmethod
