@@ -20,6 +20,7 @@ from kvasir.lab.texts import DATA_VARIABLE
 
 RESULTS = Path(__file__).parent / "results"
 SIXTEEN_BITS = {"kv_cache_dtype": "bf16"}
+FORMATS = tuple(Setting(name=f"{dtype} KV", flags={"kv_cache_dtype": dtype}) for dtype in ("fp32", "fp16"))
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,15 @@ DAMAGE = {
 }
 
 
+def served_plan(size: Size) -> QualityPlan:
+    """KV in fp32 and fp16 against bf16 as the default serves them, with int8 weights: every measure."""
+    return QualityPlan(lab=LabPlan(settings=FORMATS, size=size))
+
+
 def formats_plan(size: Size) -> QualityPlan:
-    """KV in fp32 and fp16 against bf16, with int8 weights, where every difference is the cache's."""
-    settings = tuple(Setting(name=f"{dtype} KV", flags={"kv_cache_dtype": dtype}) for dtype in ("fp32", "fp16"))
-    return QualityPlan(lab=LabPlan(settings=settings, size=size))
+    """The same with fp32 weights, where no activation is rounded: what is left is the cache's alone."""
+    lab = LabPlan(settings=FORMATS, shared={"weight_dtype": "fp32"}, size=size)
+    return QualityPlan(lab=lab, measures=("kl", "perplexity", "copy"))
 
 
 def weights_plan(size: Size) -> QualityPlan:
@@ -57,9 +63,10 @@ def weights_plan(size: Size) -> QualityPlan:
 
 
 def damage_plan(size: Size) -> QualityPlan:
-    """Damage on purpose, on top of the 16-bit cache."""
+    """Damage on purpose, on top of the 16-bit cache; with fp32 weights, so that nothing hides it."""
     settings = tuple(Setting(name=name, flags=SIXTEEN_BITS, fault=planted.fault) for name, planted in DAMAGE.items())
-    return QualityPlan(lab=LabPlan(settings=settings, size=size), measures=("kl", "copy", "passkey", "degeneration"))
+    lab = LabPlan(settings=settings, shared={"weight_dtype": "fp32"}, size=size)
+    return QualityPlan(lab=lab, measures=("kl", "copy", "passkey", "degeneration"))
 
 
 def write_damage(run: QualityRun, path: Path, command: str) -> None:
@@ -92,7 +99,8 @@ class Part:
 
 
 PARTS = {
-    "kv": Part(formats_plan, write_run),
+    "kv": Part(served_plan, write_run),
+    "kv-fp32-weights": Part(formats_plan, write_run),
     "weights": Part(weights_plan, write_run),
     "damage": Part(damage_plan, write_damage, Size.QUICK),
 }

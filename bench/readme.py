@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from kvasir.claims.result_file import Better, Claim, read_result
+from kvasir.claims.quality_report import is_quality, quality_table
+from kvasir.claims.result_file import Better, Claim, ResultFile, read_result
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "kvasir"
@@ -114,11 +115,22 @@ def _room_lines(folder: Path, depth: int) -> list[tuple[str, str]]:
 def measured_table() -> str:
     """Every claim of every committed result file, with the command that measures it again."""
     rows = ["| what | measured | target | result file | made by |", "|---|---|---|---|---|"]
-    for result in map(read_result, files_under(ROOT / "bench" / "results", "*.json")):
+    for result in _results():
+        if is_quality(result):
+            continue  # they have a table of their own
         for claim in result.claims:
             link = f"[{result.name}.json](bench/results/{result.name}.json)"
             rows.append(f"| {claim.name} | {_shown(claim)} | {_target(claim)} | {link} | `{result.command}` |")
     return "\n".join(rows) if len(rows) > 2 else "No result file has been committed yet."
+
+
+def quality_block() -> str:
+    """What every setting of every committed quality report cost."""
+    return quality_table(_results())
+
+
+def _results() -> list[ResultFile]:
+    return [read_result(path) for path in files_under(ROOT / "bench" / "results", "*.json")]
 
 
 def _shown(claim: Claim) -> str:
@@ -132,7 +144,12 @@ def _target(claim: Claim) -> str:
     return f"{'≤' if claim.better is Better.LOWER else '≥'} {claim.target:g} {claim.unit}"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"measured": measured_table, "rooms": rooms_tree, "files": files_tree}
+BLOCKS: dict[str, Callable[[], str]] = {
+    "measured": measured_table,
+    "quality": quality_block,
+    "rooms": rooms_tree,
+    "files": files_tree,
+}
 
 
 def with_blocks(text: str) -> str:

@@ -32,5 +32,5 @@ def small_lab(model: Path, settings: Sequence[Setting], **options: Any) -> Lab:
 
 def measured(lab: Lab, measure: Measure) -> MeasureResult:
     result = lab.run(measure)
-    assert set(result.settings) == {subject.name for subject in lab.subjects}
+    assert set(result.settings) <= set(lab.order) and {subject.name for subject in lab.subjects} <= set(result.settings)
     return result

@@ -67,7 +67,7 @@ def test_the_table_shows_reference_floor_and_settings(measured):
 def test_the_result_file_and_the_page_are_written(measured):
     path, _ = measured
     result = read_result(path)
-    assert result.measurements["order"] == ["16-bit", "16-bit again", "blocks", "half"]
+    assert result.measurements["order"] == ["16-bit", "16-bit again", "16-bit nudged", "blocks", "half"]
     assert result.measurements["gate"]["passed"] == {"blocks": True, "half": False}
     floor = result.measurements["measures"]["kl"]["settings"]["16-bit again"]["overall"]
     assert floor["mean"]["value"] == 0 and floor["max"]["value"] == 0

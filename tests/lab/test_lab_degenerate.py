@@ -61,5 +61,5 @@ def test_a_setting_that_stammers_is_flagged():
     assert broken["loops"].value == 1.0 and broken["zlib"].value > 5
     assert 0 < broken["common"].value < 30
     assert result.settings["good"].overall["loops"].value == 0.0
-    assert [metric.key for metric in result.flags("broken", lab.floor.name)] == ["rep4_rise"]
+    assert [metric.key for metric in result.flags("broken", [lab.floor.name])] == ["rep4_rise"]
     assert "improbable" not in broken

@@ -65,7 +65,9 @@ def free_text(lab) -> MeasureResult:
 
 
 def flags(lab: Lab, result: MeasureResult, setting: str) -> list[str]:
-    return [metric.key for metric in result.flags(setting, lab.floor.name)]
+    """Metrics that lie beyond the floor and beyond the least change there is."""
+    assert lab.nudged is not None
+    return [metric.key for metric in result.flags(setting, (lab.floor.name, lab.nudged.name))]
 
 
 def test_noise_of_one_percent_is_seen_by_kl(lab, kl):
@@ -116,6 +118,14 @@ def test_what_is_sound_is_flagged_by_nothing(lab, kl, copy, passkey, free_text):
             assert flags(lab, result, setting) == []
             figures = result.settings[setting].overall
             assert all(figures[metric.key].value == 0 for metric in result.damage)
+
+
+def test_the_least_change_is_a_control_and_no_damage(lab, kl, copy):
+    """A part in a million of the attention scores: next to nothing here, and less than any damage."""
+    for result in (kl, copy):
+        assert flags(lab, result, lab.nudged.name) == []
+    nudged, noisy = (kl.settings[name].overall["mean"] for name in (lab.nudged.name, "noise"))
+    assert 0 <= nudged.highest < noisy.lowest
 
 
 def test_the_model_is_said_to_have_induction_heads(copy):

@@ -60,6 +60,7 @@ def finished(*, max_kl: float | None = 0.01) -> QualityRun:
         texts="given",
         reference="ref",
         floor="again",
+        nudged=None,
         order=names,
         judged=("good", "close"),
         facts={name: facts(name, name[0]) for name in names},

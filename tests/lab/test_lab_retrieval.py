@@ -22,8 +22,8 @@ def test_passkeys_are_found_where_they_can_be_seen():
     assert result.settings["end"].overall["found_loss"].value == pytest.approx(0.5)
     worst = result.settings["end"].worst(result.metrics[0])
     assert worst is not None and worst[0] == "2000 tokens"
-    assert [metric.key for metric in result.flags("end", lab.floor.name)] == ["found_loss"]
-    assert result.flags(lab.floor.name, lab.floor.name) == ()
+    assert [metric.key for metric in result.flags("end", [lab.floor.name])] == ["found_loss"]
+    assert result.flags(lab.floor.name, []) == ()
 
 
 def test_only_what_runs_here_has_an_answer_loss():
@@ -55,14 +55,14 @@ def test_a_long_talk_recalls_in_both_orders():
         "in turn": 0.5,
         "reversed": 0.5,
     }
-    assert [metric.key for metric in result.flags("forgetful", lab.floor.name)] == ["recalled_loss"]
+    assert [metric.key for metric in result.flags("forgetful", [lab.floor.name])] == ["recalled_loss"]
 
 
 def test_an_instruction_that_is_dropped_is_seen():
     lab = planted_lab(good=talker(), rude=talker(obeys=lambda turn: turn == 0))
     result = lab.run(MultiTurn(num_tokens=600, num_texts=2))
     assert result.settings["rude"].overall["obeyed"].value == pytest.approx(0.25)
-    assert [metric.key for metric in result.flags("rude", lab.floor.name)] == ["obeyed_loss"]
+    assert [metric.key for metric in result.flags("rude", [lab.floor.name])] == ["obeyed_loss"]
 
 
 def test_a_talk_goes_on_from_the_subjects_own_replies():

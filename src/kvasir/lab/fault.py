@@ -44,6 +44,21 @@ class NoisyKV:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Nudge:
+    """Attention scores off by one part in a million: what another order of summation would do.  Not damage but a
+    control: with quantised activations the least change makes other codes, and that alone has a price."""
+
+    share: float = 2.0**-20
+
+    @property
+    def label(self) -> str:
+        return f"nudge {self.share:g}"
+
+    def wrap(self, kernels: Kernels, store: KVStore) -> Kernels:
+        return cast(Kernels, _NudgedKernels(kernels, store, self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SilentHead:
     """One KV head of one layer contributes nothing.  On a retrieval head: meant for the repeat-copy gap."""
 
@@ -133,6 +148,15 @@ class _NoisyKernels(_Wrapped):
         heads = torch.arange(rows.shape[1])
         chosen = (positions[:, None] * 31 + heads * 1009 + number * 211) % self._NUM_PATTERNS
         return rows + self._patterns[chosen] * rows.norm(dim=2, keepdim=True)
+
+
+class _NudgedKernels(_Wrapped):
+    def __init__(self, kernels: Kernels, store: KVStore, fault: Nudge) -> None:
+        super().__init__(kernels, store, fault)
+        self._factor = 1.0 + fault.share
+
+    def attend(self, q: Tensor, kv: LayerKV, plan: AttentionPlan, scale: float, out: Tensor) -> None:
+        self._sound.attend(q, kv, plan, scale * self._factor, out)
 
 
 class _SilencingKernels(_Wrapped):

@@ -1,6 +1,6 @@
 """What a measure brings back: estimates per setting and task, and the curves and grids that a report draws."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvasir.claims.result_file import Better
@@ -83,14 +83,15 @@ class MeasureResult:
         found = self.settings.get(setting)
         return None if found is None else found.overall.get(key)
 
-    def flags(self, setting: str, floor: str) -> tuple[Metric, ...]:
-        """The damage metrics whose whole interval lies above 0 and above everything the floor's interval holds."""
+    def flags(self, setting: str, controls: Sequence[str]) -> tuple[Metric, ...]:
+        """The damage metrics whose whole interval lies above 0 and above everything the intervals of ``controls`` hold:
+        subjects that are known to be no worse than the reference."""
         flagged = []
         for metric in self.damage:
-            found, least = self.figure(setting, metric.key), self.figure(floor, metric.key)
-            if found is None:
+            found = self.figure(setting, metric.key)
+            if found is None or setting in controls:
                 continue
-            noise = 0.0 if least is None else max(0.0, least.highest)
-            if found.lowest > noise:
+            harmless = (self.figure(control, metric.key) for control in controls)
+            if found.lowest > max([0.0, *(least.highest for least in harmless if least is not None)]):
                 flagged.append(metric)
         return tuple(flagged)

@@ -19,7 +19,8 @@ ANSWER_TOKENS = 160
 
 class Lab:
     """What measures work with.  ``reference`` is compared with; ``floor`` is the reference again in other batches, the
-    noise below which nothing counts.  ``context`` bounds prompt and answer together.
+    noise below which nothing counts.  ``nudged`` is the reference with the least change there is, where it runs here:
+    it reads documents and answers nothing.  ``context`` bounds prompt and answer together.
 
     Owns its subjects: close it, or use it in a ``with`` block.
     """
@@ -30,6 +31,7 @@ class Lab:
         reference: Subject,
         floor: Subject,
         settings: Sequence[Subject],
+        nudged: LocalSubject | None = None,
         texts: Texts,
         size: Size,
         context: int,
@@ -38,6 +40,7 @@ class Lab:
         self.reference = reference
         self.floor = floor
         self.settings = tuple(settings)
+        self.nudged = nudged
         self.texts = texts
         self.size = size
         self.context = context
@@ -47,8 +50,14 @@ class Lab:
 
     @property
     def subjects(self) -> tuple[Subject, ...]:
-        """Reference, floor, settings: the order of every table."""
+        """Those that are asked: reference, floor, settings."""
         return (self.reference, self.floor, *self.settings)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The names of all subjects in the order of every table."""
+        nudged = () if self.nudged is None else (self.nudged.name,)
+        return (self.reference.name, self.floor.name, *nudged, *(subject.name for subject in self.settings))
 
     @property
     def can_score(self) -> bool:
@@ -78,11 +87,12 @@ class Lab:
         return result
 
     def compare(self, documents: Sequence[Document]) -> Comparison:
-        """Scores of ``documents`` under all subjects that run here; the same documents are read once only."""
+        """Scores of ``documents`` under all subjects that run here, the nudged one too; the same ones are read once."""
         key = tuple(documents)
         if key not in self._compared:
             reference = self._local(self.reference)
-            others = [subject for subject in self.subjects[1:] if isinstance(subject, LocalSubject)]
+            everybody = (self.floor, self.nudged, *self.settings)
+            others = [subject for subject in everybody if isinstance(subject, LocalSubject)]
             self._compared[key] = compare(reference, others, documents, self._report)
         return self._compared[key]
 
@@ -104,8 +114,9 @@ class Lab:
         return replies
 
     def close(self) -> None:
-        for subject in self.subjects:
-            subject.close()
+        for subject in (*self.subjects, self.nudged):
+            if subject is not None:
+                subject.close()
 
     def __enter__(self) -> "Lab":
         return self

@@ -13,6 +13,7 @@ from kvasir.engine.flags import make_engine_config
 from kvasir.engine.memory import MemoryLimits, available_memory
 from kvasir.engine.pool_plan import effective_max_model_len
 from kvasir.lab.controls import has_chosen_heads, heads_at_random, one_window
+from kvasir.lab.fault import Nudge
 from kvasir.lab.lab import Lab
 from kvasir.lab.measure import Size
 from kvasir.lab.server_subject import ServerSubject
@@ -55,7 +56,8 @@ class LabPlan:
     def __post_init__(self) -> None:
         if not self.settings:
             raise ConfigError("There is nothing to measure; give at least one --setting NAME=flag:value,...")
-        names = [self.reference_name, again(self.reference_name), *(setting.name for setting in self.settings)]
+        reference = self.reference_name
+        names = [reference, again(reference), nudged_name(reference), *(setting.name for setting in self.settings)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(f"The name {twice[0]!r} is taken; give every --setting a name of its own.")
@@ -64,6 +66,11 @@ class LabPlan:
 def again(name: str) -> str:
     """What the floor is called: ``name`` run once more."""
     return f"{name} again"
+
+
+def nudged_name(name: str) -> str:
+    """What the least change is called: ``name`` with attention scores off by one part in a million."""
+    return f"{name} nudged"
 
 
 def open_lab(plan: LabPlan, progress: Progress = no_progress) -> Lab:
@@ -94,6 +101,7 @@ def _open_local(plan: LabPlan, progress: Progress, opened: ExitStack) -> Lab:
     name = plan.reference_name
     reference = local(Setting(name=name, flags=plan.reference))
     floor = local(Setting(name=again(name), flags={**plan.reference, **_FLOOR_SCHEDULING}), is_other_batch=True)
+    nudged = local(Setting(name=nudged_name(name), flags=plan.reference, fault=Nudge()))
     settings: list[Subject] = []
     for setting in plan.settings:
         if not setting.is_local:
@@ -106,6 +114,7 @@ def _open_local(plan: LabPlan, progress: Progress, opened: ExitStack) -> Lab:
     return Lab(
         reference=reference,
         floor=floor,
+        nudged=nudged,
         settings=settings,
         texts=texts,
         size=plan.size,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kvasir.lab.figures import MeasureResult
 from kvasir.lab.plots import curve_figure, frontier_figures, grid_figures, task_figure
 from kvasir.lab.report import QualityRun
-from kvasir.lab.tables import FLAG_LEGEND, TextTable, measure_table, show, summary_table
+from kvasir.lab.tables import TextTable, legend, measure_table, show, summary_table
 from kvasir.report.page import Figure, Page, Section, Table, Tile
 
 
@@ -39,7 +39,7 @@ def _tiles(run: QualityRun) -> list[Tile]:
             Tile(
                 label=name,
                 value="no damage seen" if not flagged else f"KL {show(kl).split(' ')[0]}" if kl else "damage",
-                note=f"seen by: {seen_by}" if flagged else "by any measure, beyond the floor",
+                note=f"seen by: {seen_by}" if flagged else "by any measure, beyond the controls",
             )
         )
     if run.gate.limits:
@@ -52,10 +52,7 @@ def _tiles(run: QualityRun) -> list[Tile]:
 def _summary(run: QualityRun) -> Section:
     return Section(
         title="Summary",
-        text=(
-            f"{FLAG_LEGEND}. {run.floor} is the reference once more in other batches and chunks: what it differs by is "
-            "noise. Intervals are bootstrapped over documents."
-        ),
+        text=" ".join([*legend(run), "Intervals are bootstrapped over documents."]),
         tables=(_table(summary_table(run)),),
     )
 

@@ -104,11 +104,11 @@ def task_figure(run: QualityRun, result: MeasureResult, metric: Metric) -> Figur
 
 
 def colour_of(run: QualityRun, name: str) -> str:
-    """The same colour for a setting in every plot; reference and floor are grey."""
+    """The same colour for a setting in every plot; the reference and its controls are grey."""
     if name == run.reference:
         return "#4a4f57"
-    if name == run.floor:
-        return GREY
+    if name in (run.floor, run.nudged):
+        return GREY if name == run.floor else "#b9bdc4"
     return _COLOURS[[*run.order].index(name) % len(_COLOURS)]
 
 
@@ -143,5 +143,5 @@ def _frontier(run: QualityRun, result: MeasureResult, metric: Metric) -> Figure:
 
 
 def _with_bytes(run: QualityRun) -> Sequence[str]:
-    """The floor lies where the reference lies."""
+    """The floor lies where the reference lies; the nudged one shows what any change at all costs there."""
     return [name for name in run.order if name in run.facts and name != run.floor]

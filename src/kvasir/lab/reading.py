@@ -24,7 +24,7 @@ class ReadingPlan:
     @classmethod
     def sized(cls, size: Size, context: int) -> Self:
         if size is Size.QUICK:
-            return cls(num_documents=8, num_tokens=min(384, context - 1), num_long=0, num_long_tokens=0)
+            return cls(num_documents=6, num_tokens=min(320, context - 1), num_long=0, num_long_tokens=0)
         tokens = min(1024, context - 1)
         return cls(
             num_documents=16, num_tokens=tokens, num_long=4 if context > tokens + 1 else 0, num_long_tokens=context - 1

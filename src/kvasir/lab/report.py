@@ -19,7 +19,7 @@ _CLAIMED = (("kl", "mean"), ("kl", "top1"), ("copy", "gap"), ("passkey", "found"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRun:
-    """``order``: the reference, the floor, then the settings and their controls, as in every table.
+    """``order``: the reference, the floor, the nudged one, the settings and their controls, as in every table.
 
     ``facts`` are of those that ran here, ``servers`` the addresses of the others.  ``judged`` are the settings that a
     person asked for.
@@ -31,6 +31,7 @@ class QualityRun:
     texts: str
     reference: str
     floor: str
+    nudged: str | None
     order: tuple[str, ...]
     judged: tuple[str, ...]
     facts: Mapping[str, SubjectFacts]
@@ -40,9 +41,14 @@ class QualityRun:
     gate: Outcome
     duration_s: float
 
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """Who is no worse than the reference: itself in other batches, and with the least change there is."""
+        return (self.floor,) if self.nudged is None else (self.floor, self.nudged)
+
     def flagged(self, setting: str) -> list[tuple[MeasureResult, Metric]]:
-        """What tells that ``setting`` is not the reference: damage beyond the floor, with its whole interval."""
-        return [(result, metric) for result in self.results for metric in result.flags(setting, self.floor)]
+        """The damage of ``setting``: what lies beyond both controls with its whole interval."""
+        return [(result, metric) for result in self.results for metric in result.flags(setting, self.controls)]
 
     def measurements(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -55,6 +61,7 @@ class QualityRun:
             "texts": self.texts,
             "reference": self.reference,
             "floor": self.floor,
+            "nudged": self.nudged,
             "order": list(self.order),
             "settings": {
                 **{name: {**asdict(facts), "base_url": None} for name, facts in self.facts.items()},
@@ -102,7 +109,7 @@ class QualityRun:
                     "overall": _figures(figures.overall),
                     "tasks": {task: _figures(own) for task, own in figures.tasks.items()},
                     "worst": _worst(result, figures),
-                    "flagged": [metric.key for metric in result.flags(name, self.floor)],
+                    "flagged": [metric.key for metric in result.flags(name, self.controls)],
                 }
                 for name, figures in result.settings.items()
             },

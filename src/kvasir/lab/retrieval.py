@@ -47,7 +47,7 @@ class Retrieval:
                 overall=self._figures(name, everything),
                 tasks={group: self._figures(name, numbers) for group, numbers in groups.items()},
             )
-            for name in self.found
+            for name in dict.fromkeys([*self.found, *self.answer_nll])
         }
 
     def by_task(self) -> dict[str, list[int]]:
@@ -58,7 +58,9 @@ class Retrieval:
         return groups
 
     def _figures(self, name: str, numbers: Sequence[int]) -> dict[str, Estimate]:
-        figures = _with_loss(FOUND, FOUND_LOSS, self.found, name, self._reference, numbers)
+        figures: dict[str, Estimate] = {}
+        if name in self.found:
+            figures |= _with_loss(FOUND, FOUND_LOSS, self.found, name, self._reference, numbers)
         if name in self.answer_nll:
             figures |= _with_loss(ANSWER_NLL, ANSWER_LOSS, self.answer_nll, name, self._reference, numbers)
         return figures

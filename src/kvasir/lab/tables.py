@@ -8,9 +8,20 @@ from kvasir.lab.figures import MeasureResult, Metric
 from kvasir.lab.report import QualityRun
 
 FLAG_SIGN = "*"
-FLAG_LEGEND = (
-    f"{FLAG_SIGN} damage: the whole 95 % interval lies above 0 and above the floor's.  ↑ higher is better, else lower."
-)
+
+
+def legend(run: QualityRun) -> list[str]:
+    """What the signs and the controls of a table mean."""
+    sentences = [
+        f"{FLAG_SIGN} damage: the whole 95 % interval lies above 0 and above the controls';  ↑ higher is better.",
+        f"{run.floor}: the same setting in other batches and chunks; what it differs by is noise.",
+    ]
+    if run.nudged is not None:
+        sentences.append(
+            f"{run.nudged}: attention scores off by a millionth, as another order of summation would have it; "
+            "different and no worse, so a setting that differs by as much may be no worse either."
+        )
+    return sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +95,7 @@ def _metric_rows(run: QualityRun, result: MeasureResult, metric: Metric, *, has_
             cells.append("")
             worst_cells.append("")
             continue
-        is_flagged = metric in result.flags(name, run.floor)
+        is_flagged = metric in result.flags(name, run.controls)
         cells.append(show(found) + (f" {FLAG_SIGN}" if is_flagged else ""))
         worst = figures.worst(metric)
         is_telling = worst is not None and worst[1].value != found.value

@@ -50,7 +50,7 @@ class MultiTurn:
         later = len(_THINGS) * (_REPLY_TOKENS + _WRAPPING_TOKENS)
         longest = max(64, context - ANSWER_TOKENS - later)
         return cls(
-            num_tokens=min(longest, 600 if size is Size.QUICK else 3000), num_texts=2 if size is Size.QUICK else 8
+            num_tokens=min(longest, 600 if size is Size.QUICK else 2000), num_texts=2 if size is Size.QUICK else 4
         )
 
     def run(self, lab: Lab) -> MeasureResult:

@@ -30,7 +30,7 @@ class Passkey:
         longest = context - ANSWER_TOKENS
         if size is Size.QUICK:
             return cls(lengths=(longest // 2, longest), depths=tuple(spread(3)), num_keys=1)
-        return cls(lengths=(longest // 4, longest // 2, longest), depths=tuple(spread(6)), num_keys=2)
+        return cls(lengths=(longest // 4, longest), depths=tuple(spread(6)), num_keys=1)
 
     def run(self, lab: Lab) -> MeasureResult:
         samples = [

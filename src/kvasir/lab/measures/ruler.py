@@ -50,8 +50,8 @@ class Ruler:
     def sized(cls, size: Size, context: int) -> Self:
         longest = context - ANSWER_TOKENS
         if size is Size.QUICK:
-            return cls(lengths=(min(longest, 640),), num_samples=1)
-        return cls(lengths=(longest // 4, longest), num_samples=4)
+            return cls(lengths=(min(longest, 512),), num_samples=1)
+        return cls(lengths=(longest // 4, longest // 2), num_samples=3)
 
     def run(self, lab: Lab) -> MeasureResult:
         depths = spread(self.num_samples)
