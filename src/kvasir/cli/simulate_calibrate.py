@@ -10,6 +10,7 @@ from kvasir.core.errors import ConfigError
 from kvasir.core.progress import Progress
 from kvasir.simulator.calibration import Fit, fit_costs
 from kvasir.simulator.cost_file import CostFile, ProbedDeployment
+from kvasir.simulator.probe_loads import PROBE_S
 from kvasir.simulator.report_tables import seconds
 
 _DEFAULT_CHUNK = 2048
@@ -18,7 +19,7 @@ _DEFAULT_CHUNK = 2048
 def calibrate(deployment: Given, asked: Given, *, as_json: bool) -> None:
     """Probe, fit, write, and say how well it fits."""
     target = Path(deployment["costs"]) if deployment["costs"] is not None else default_cost_file()
-    length_s = 120.0 if asked["probe_s"] is None else asked["probe_s"]
+    length_s = PROBE_S if asked["probe_s"] is None else asked["probe_s"]
     with progress_bars() as progress:
         if asked["base_url"] is not None:
             fit, probed = _probe_server(deployment, asked, length_s, progress)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from kvasir.core.events import Event
@@ -12,11 +11,10 @@ from kvasir.core.request import Request
 from kvasir.core.sampling import SamplingParams
 from kvasir.core.step import StepPlan, StepResult
 from kvasir.simulator.calibration import Observation
+from kvasir.simulator.probe_loads import FULL_PROBE, PROBE_S, WARM_UP, ProbeLoad, in_rounds
 from kvasir.simulator.step_load import StepMeter
 from kvasir.workload.prompts import make_token_ids
 
-PROBE_S = 120.0
-"""The probe plays its loads over and over for this long (and each at least once)."""
 _FIRST_ID, _LAST_ID = 100, 40_000
 
 
@@ -34,37 +32,6 @@ class ProbedEngine(Protocol):
     def step(self) -> list[Event]: ...
 
     def reset_prefix_cache(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeLoad:
-    """``num_sequences`` requests that arrive at once, each ``num_prompt`` tokens in and ``num_output`` out."""
-
-    num_sequences: int
-    num_prompt: int
-    num_output: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.num_sequences} x ({self.num_prompt} + {self.num_output})"
-
-
-FULL_PROBE = (
-    ProbeLoad(num_sequences=1, num_prompt=128, num_output=32),
-    ProbeLoad(num_sequences=1, num_prompt=4096, num_output=16),
-    ProbeLoad(num_sequences=1, num_prompt=1500, num_output=16),
-    ProbeLoad(num_sequences=4, num_prompt=256, num_output=24),
-    ProbeLoad(num_sequences=16, num_prompt=96, num_output=24),
-    ProbeLoad(num_sequences=32, num_prompt=48, num_output=16),
-    ProbeLoad(num_sequences=8, num_prompt=700, num_output=24),
-)
-"""One stream and many, short contexts and long: every constant rules in one of them."""
-SINGLE_STREAM_PROBE = (
-    ProbeLoad(num_sequences=1, num_prompt=128, num_output=128),
-    ProbeLoad(num_sequences=1, num_prompt=4096, num_output=64),
-    ProbeLoad(num_sequences=1, num_prompt=7500, num_output=64),
-)
-"""One request at a time: a fit on these knows nothing of batches, and is a test of whether it has to."""
 
 
 class StepRecorder:
@@ -102,19 +69,10 @@ def _play(
     engine: ProbedEngine, recorder: StepRecorder, loads: Sequence[ProbeLoad], seconds: float, progress: Progress
 ) -> list[Observation]:
     meter = StepMeter()
+    _run(engine, recorder, meter, WARM_UP, seed=0)
     observations: list[Observation] = []
-    _run(engine, recorder, meter, ProbeLoad(num_sequences=1, num_prompt=64, num_output=8), seed=0)  # warm-up
-    started_s = time.perf_counter()
-    round_number = 0
-    while round_number == 0 or time.perf_counter() - started_s < seconds:
-        round_number += 1
-        for number, load in enumerate(loads):
-            elapsed_s = time.perf_counter() - started_s
-            if round_number > 1 and elapsed_s >= seconds:
-                break
-            progress("probe", min(0.99, elapsed_s / seconds))
-            observations += _run(engine, recorder, meter, load, seed=1 + number + 100 * round_number)
-    progress("probe", 1.0)
+    for load, seed in in_rounds(loads, seconds, progress):
+        observations += _run(engine, recorder, meter, load, seed)
     return observations
 
 

@@ -17,18 +17,9 @@ from typing import Any
 from kvasir.core.errors import KvasirError
 from kvasir.core.progress import Progress, no_progress
 from kvasir.simulator.calibration import CalibrationError, Observation
-from kvasir.simulator.engine_probe import ProbeLoad
+from kvasir.simulator.probe_loads import LIVE_PROBE, PROBE_S, WARM_UP, ProbeLoad, in_rounds
 from kvasir.workload.prompts import make_token_ids
 
-LIVE_PROBE = (
-    ProbeLoad(num_sequences=1, num_prompt=32, num_output=32),
-    ProbeLoad(num_sequences=1, num_prompt=512, num_output=32),
-    ProbeLoad(num_sequences=1, num_prompt=2048, num_output=32),
-    ProbeLoad(num_sequences=1, num_prompt=6000, num_output=32),
-    ProbeLoad(num_sequences=4, num_prompt=256, num_output=48),
-    ProbeLoad(num_sequences=16, num_prompt=128, num_output=48),
-    ProbeLoad(num_sequences=8, num_prompt=1024, num_output=48),
-)
 _FIRST_ID, _LAST_ID = 1000, 20_000
 
 
@@ -65,25 +56,15 @@ def first_model(base_url: str, api_key: str | None = None) -> tuple[str, int | N
 def probe_server(
     server: LiveServer,
     loads: Sequence[ProbeLoad] = LIVE_PROBE,
-    seconds: float = 120.0,
+    seconds: float = PROBE_S,
     progress: Progress = no_progress,
 ) -> list[Observation]:
     """Plays the loads over and over for ``seconds``, each at least once.  The server should have nothing else to do."""
     fitting = [load for load in loads if load.num_prompt + load.num_output <= server.max_model_len]
-    _play(server, ProbeLoad(num_sequences=1, num_prompt=16, num_output=4), seed=0)  # warm-up
+    _play(server, WARM_UP, seed=0)
     observations: list[Observation] = []
-    started_s = time.perf_counter()
-    round_number = 0
-    while round_number == 0 or time.perf_counter() - started_s < seconds:
-        round_number += 1
-        for number, load in enumerate(fitting):
-            elapsed_s = time.perf_counter() - started_s
-            if round_number > 1 and elapsed_s >= seconds:
-                break
-            progress("probe", min(0.99, elapsed_s / seconds))
-            answers = _play(server, load, seed=1 + number + 100 * round_number)
-            observations += observe(load, answers, server.max_num_batched_tokens)
-    progress("probe", 1.0)
+    for load, seed in in_rounds(fitting, seconds, progress):
+        observations += observe(load, _play(server, load, seed), server.max_num_batched_tokens)
     return observations
 
 

@@ -102,7 +102,8 @@ def hits_page(runs: Sequence[CacheReplay], from_share: float, subtitle: str) -> 
 
 
 def _table(table: TextTable) -> Table:
-    return Table(columns=table.columns, rows=table.rows)
+    columns = table.columns or [""] * max(len(row) for row in table.rows)
+    return Table(columns=columns, rows=table.rows)
 
 
 def _tiles(report: SimulationReport) -> list[Tile]:
