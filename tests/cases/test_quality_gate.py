@@ -17,7 +17,7 @@ def test_Q1_a_cache_that_makes_gibberish_fails_the_gate_whatever_its_speed(tmp_p
         Setting(name="mangled", flags=SIXTEEN_BITS, fault=NoisyKV(relative_error=1.5)),
     ]
     plan = QualityPlan(
-        lab=lab_plan(make_induction_model(tmp_path / "model"), settings, context=400),
+        lab=lab_plan(make_induction_model(tmp_path / "model"), settings, context=512),
         measures=("kl", "copy", "passkey"),
         limits=make_limits(max_kl=0.05, max_copy_gap=0.1, min_passkey=0.9),
     )

@@ -76,7 +76,7 @@ def test_the_result_file_and_the_page_are_written(measured):
 
 def test_json_goes_to_standard_output_alone(induction_model, tmp_path):
     done = quality(
-        *(induction_model, "--threads", 1, "--max-model-len", 300, "--measures", "copy", "--json"),
+        *(induction_model, "--threads", 1, "--max-model-len", 512, "--measures", "copy", "--json"),
         *("--no-html", "--setting", "a=block_size:32"),
         cwd=tmp_path,
     )
@@ -97,7 +97,7 @@ def test_json_goes_to_standard_output_alone(induction_model, tmp_path):
     ids=["flag", "value", "measure", "limit", "text"],
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(induction_model, tmp_path, arguments, reason):
-    done = quality(induction_model, "--threads", 1, "--max-model-len", 300, *arguments, cwd=tmp_path)
+    done = quality(induction_model, "--threads", 1, "--max-model-len", 512, *arguments, cwd=tmp_path)
     assert done.exit_code == 1
     assert isinstance(done.exception, KvasirError) and reason in str(done.exception)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -119,7 +119,7 @@ def test_what_was_measured_and_passed_is_served(server: LiveServer, measured):
 def test_two_servers_are_compared_on_what_they_say(server: LiveServer, tmp_path):
     output = tmp_path / "quality.json"
     done = quality(
-        *("--max-model-len", 320, "--no-html", "--measures", "kl,passkey", "--output", output),
+        *("--max-model-len", 512, "--no-html", "--measures", "kl,passkey", "--output", output),
         *("--setting", f"a={server.url}/v1", "--setting", f"b={server.url}/v1", "--min-passkey", "0.9"),
         cwd=tmp_path,
     )
@@ -136,7 +136,7 @@ def test_a_server_beside_the_model_here(server: LiveServer, induction_model, tmp
     """The same weights, over HTTP and in this process: the same keys found, and its text read by the reference."""
     output = tmp_path / "quality.json"
     done = quality(
-        *(induction_model, "--threads", 1, "--max-model-len", 320, "--no-html", "--output", output),
+        *(induction_model, "--threads", 1, "--max-model-len", 512, "--no-html", "--output", output),
         *("--measures", "kl,passkey,degeneration", "--setting", f"there={server.url}/v1"),
         cwd=tmp_path,
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.core.errors import ConfigError
-from kvasir.lab.opening import LabPlan
+from kvasir.lab.opening import LabPlan, open_lab
 from kvasir.lab.setting import Setting, parse_flags, parse_setting
 from kvasir.lab.texts import text_files
 
@@ -56,6 +56,12 @@ def test_a_plan_needs_settings_with_names_of_their_own():
         LabPlan(settings=(Setting(name="16-bit"),))
     with pytest.raises(ConfigError, match="'a' is taken"):
         LabPlan(settings=(Setting(name="a"), Setting(name="a")))
+
+
+def test_a_context_that_questions_alone_would_fill_is_refused(induction_model):
+    plan = LabPlan(settings=(Setting(name="a"),), shared={"model": str(induction_model), "max_model_len": "200"})
+    with pytest.raises(ConfigError, match="at least 512 tokens, and it is 200"):
+        open_lab(plan)
 
 
 def test_a_folder_of_texts_leaves_out_what_calibrations_read(tmp_path, monkeypatch):

@@ -60,6 +60,22 @@ def test_filler_from_a_file_leaves_headings_out_and_never_ends(book, tokenizer):
     assert len(filler) == 1000 and not any("Heading" in line for line in filler)
 
 
+def test_sentences_of_books_and_of_encyclopaedias(tmp_path, tokenizer):
+    """Hard-wrapped lines are joined, long paragraphs are cut, headings and scraps are dropped."""
+    file = tmp_path / "text.raw"
+    file.write_text(
+        " \n = The Whale = \n \n It is a mammal of the sea . It breathes air , as all of them do ! Yes . \n"
+        "\nCall me whatever you\nlike, for I am a book. Some years ago,\nnever mind how long, I was written.\n"
+    )
+    filler = FileTexts([file], tokenizer).sentences(0)
+    assert list(islice(filler, 4)) == [
+        "It is a mammal of the sea .",
+        "It breathes air , as all of them do !",
+        "Call me whatever you like, for I am a book.",
+        "Some years ago, never mind how long, I was written.",
+    ]
+
+
 def test_the_reference_writes_its_own_text(induction_model):
     """Through the chat template, as long as asked, the same every time, and different for every prompt."""
     with small_lab(induction_model, [Setting(name="same", flags=SIXTEEN_BITS)]) as lab:

@@ -27,6 +27,8 @@ from kvasir.models.weight_dtype import WeightDtype
 DEFAULT_REFERENCE: Mapping[str, str] = {"kv_cache_dtype": "bf16"}
 """What a saving is measured against: the whole cache in 16 bits."""
 
+LEAST_CONTEXT = 512
+"""Below it the tasks' questions alone fill the context."""
 CONTEXTS = {Size.QUICK: 1024, Size.FULL: 4096}
 _POOL_SEQUENCES = 3
 """How many sequences of the whole context the pool of each engine holds."""
@@ -150,7 +152,7 @@ def _open_servers(plan: LabPlan, progress: Progress, opened: ExitStack) -> Lab:
         settings=[_server(setting, opened) for setting in others],
         texts=NoTexts(),
         size=plan.size,
-        context=int(plan.shared.get("max_model_len") or CONTEXTS[plan.size]),
+        context=_checked_context(int(plan.shared.get("max_model_len") or CONTEXTS[plan.size])),
         progress=progress,
     )
 
@@ -167,7 +169,14 @@ def _context(plan: LabPlan, shelf: "_Shelf") -> int:
     config = make_engine_config(**{**plan.shared, **plan.reference})
     model_config = load_config(resolve_model(config.model, shelf.progress).path)
     most = effective_max_model_len(config, model_config)
-    return most if config.max_model_len is not None else min(most, CONTEXTS[plan.size])
+    context = most if config.max_model_len is not None else min(most, CONTEXTS[plan.size])
+    return _checked_context(context)
+
+
+def _checked_context(context: int) -> int:
+    if context < LEAST_CONTEXT:
+        raise ConfigError(f"Measuring needs a context of at least {LEAST_CONTEXT} tokens, and it is {context}.")
+    return context
 
 
 class _Shelf:

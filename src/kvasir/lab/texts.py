@@ -1,6 +1,7 @@
 """Texts to be measured on: a person's own files, or what the reference model writes itself."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from kvasir.lab.subject import LocalSubject
 from kvasir.text.tokenizer import Tokenizer
 
 DATA_VARIABLE = "KVASIR_DATA"
+_LEAST_WORDS = 4
+"""A sentence of a haystack."""
 _SUFFIXES = (".raw", ".txt")
 _SPLITS_NOT_MEASURED_ON = ("train", "valid")
 
@@ -46,6 +49,7 @@ class FileTexts:
         self._texts = [_read(file) for file in files]
         self._tokenizer = tokenizer
         self._token_ids: list[list[int]] | None = None
+        self._sentences: dict[int, list[str]] = {}
         self.description = ", ".join(file.name for file in files)
 
     def passages(self, num: int, num_tokens: int) -> list[Passage]:
@@ -70,16 +74,16 @@ class FileTexts:
         return passages
 
     def sentences(self, seed: int) -> Iterator[str]:
-        """Lines of the files from a place that ``seed`` chooses, without headings and scraps."""
-        text = self._texts[seed % len(self._texts)]
-        lines = [
-            line.strip() for line in text.splitlines() if len(line.split()) >= 4 and not line.strip().startswith("=")
-        ]
-        if not lines:
+        """Sentences of one of the files, from a place in it: ``seed`` chooses both."""
+        number = seed % len(self._texts)
+        if number not in self._sentences:
+            self._sentences[number] = _split_sentences(self._texts[number])
+        found = self._sentences[number]
+        if not found:
             yield from sentences(seed)
-        position = seed * 7919 % len(lines)
+        position = seed * 7919
         while True:
-            yield lines[position % len(lines)]
+            yield found[position % len(found)]
             position += 1
 
 
@@ -145,3 +149,13 @@ def _read(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The text {file} cannot be read ({error}).") from error
+
+
+def _split_sentences(text: str) -> list[str]:
+    """Paragraphs (however their lines are wrapped) cut after full stops; headings and scraps are left out."""
+    found = []
+    for paragraph in re.split(r"\n\s*\n", text):
+        lines = (line.strip() for line in paragraph.splitlines())
+        running = " ".join(line for line in lines if not line.startswith("="))
+        found += [part.strip() for part in re.split(r"(?<=[.!?])\s+", running)]
+    return [sentence for sentence in found if len(sentence.split()) >= _LEAST_WORDS]
