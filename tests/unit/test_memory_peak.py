@@ -13,9 +13,12 @@ GIB = 1 << 30
 
 
 def _measure(folder: Path) -> dict[str, int]:
-    """Load, fill the whole pool, sample with everything switched on; in a process of its own."""
+    """Load, fill the whole pool, sample with everything switched on; in a process of its own.
+
+    The peak is the kernel's VmHWM: ``ru_maxrss`` of a child starts at what its parent had when it forked."""
     code = f"""
-import json, resource
+import json, re
+from pathlib import Path
 from kvasir import LLM, SamplingParams
 with LLM({str(folder)!r}, kv_cache_memory="32MiB", max_model_len=1024) as llm:
     settings = SamplingParams(max_tokens=4, ignore_eos=True, top_p=0.95, repetition_penalty=1.1, logprobs=5)
@@ -24,7 +27,7 @@ with LLM({str(folder)!r}, kv_cache_memory="32MiB", max_model_len=1024) as llm:
     outputs = llm.generate(prompts, settings)
     assert all(len(output.outputs[0].token_ids) == 4 for output in outputs)
     print(json.dumps({{
-        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+        "peak": int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10,
         "weights": llm.engine.weights_bytes,
         "pool": llm.engine.memory.pool_bytes,
     }}))
