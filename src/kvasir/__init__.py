@@ -4,8 +4,8 @@ import os
 from typing import TYPE_CHECKING
 
 # Torch's OpenMP workers spin for milliseconds at every barrier.  When anything else wants a core, the product waits for
-# a descheduled worker and a step becomes ten times slower; sleeping early costs microseconds.  Read when torch loads.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# a descheduled worker and a step becomes ten times slower; sleeping at once costs microseconds.  Read when torch loads.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 if TYPE_CHECKING:
     from kvasir.core.sampling import SamplingParams
