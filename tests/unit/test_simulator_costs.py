@@ -84,6 +84,14 @@ def test_decode_steps_cost_what_the_planner_says(model, tp, weights, batch, cont
     assert cost.step_s(StepMeter(cost.retentions).measure(step)) == pytest.approx(planned, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    "cost", [TRUE, device("llama-3.1-8b"), device("llama-3.1-70b", tp=8)], ids=["fitted", "tp1", "tp8"]
+)
+def test_foreseen_decodes_cost_exactly_what_single_ones_do(cost):
+    for num, keys in ((1, 5), (17, 12_345), (64, 900_001)):
+        assert cost.decode_s(num, keys) == cost.step_s(StepLoad(num, num, num, num, (keys,), (keys,)))
+
+
 def test_prefill_is_ruled_by_arithmetic_and_logits_of_the_last_token_only():
     cost = device("llama-3.1-8b")
     step = cost.step_s(StepMeter().measure(plan((0, 8192, True)))) - GPU_SERVER.step_overhead_s

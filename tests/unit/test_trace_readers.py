@@ -116,7 +116,7 @@ WEKA = [
     {
         "id": "b",
         "block_size": 64,
-        "requests": [{"t": 0.0, "in": 64, "out": 2, "hash_runs": [[1, 1]], "think_time": 3.0}],
+        "requests": [{"t": 0.0, "in": 64, "out": 2, "hash_runs": [[1, 1]], "think_time": None}],
     },
 ]
 

@@ -31,14 +31,14 @@ class CostExecutor:
         """Durations of the decode steps that start before ``until_s``, at most ``num_steps``.
 
         ``first`` is the load of the first; every sequence sees one key more in each next one."""
-        step_s = self._cost.step_s
-        num, num_pairs = first.num_sequences, first.pairs[0]
+        decode_s = self._cost.decode_s
+        num, num_keys = first.num_sequences, first.pairs[0]
         durations: list[float] = []
         while len(durations) < num_steps and now_s < until_s:
-            duration_s = step_s(StepLoad(num, num, num, num, (num_pairs,), (num_pairs,)))
+            duration_s = decode_s(num, num_keys)
             durations.append(duration_s)
             now_s += duration_s
-            num_pairs += num
+            num_keys += num
         if self._on_run is not None:
             self._on_run(first, durations)
         return durations

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
 from kvasir.core.errors import ConfigError
-from kvasir.hardware.roofline import Roofline, StepWork
+from kvasir.hardware.roofline import Roofline
 from kvasir.kv.retention import FULL, Retention, sliding
 from kvasir.planner.kv_groups import StoreFormat, kv_groups
 from kvasir.planner.model_shape import LayerShape, ModelShape
@@ -21,6 +21,11 @@ class StepCost(Protocol):
         ...
 
     def step_s(self, load: StepLoad) -> float: ...
+
+    def decode_s(self, num_sequences: int, num_keys: int) -> float:
+        """The step in which each of ``num_sequences`` computes one token, of a model with one rule: exactly ``step_s``
+        of that load, without making one.  ``num_keys`` are what they all see together."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,15 @@ class FittedStepCost:
             + self.per_sequence_s * load.num_sequences
             + self.per_pair_s * load.pairs[0]
             + self.per_read_s * load.reads[0]
+        )
+
+    def decode_s(self, num_sequences: int, num_keys: int) -> float:
+        return (
+            self.per_step_s
+            + self.per_token_s * num_sequences
+            + self.per_sequence_s * num_sequences
+            + self.per_pair_s * num_keys
+            + self.per_read_s * num_keys
         )
 
     @classmethod
@@ -93,23 +107,42 @@ class RooflineStepCost:
         self._token_flops = 2.0 * (shape.num_active_parameters - head) / form.tensor_parallel
         self._sample_flops = 2.0 * head / form.tensor_parallel
         self._state_bytes = 2.0 * shape.state_bytes / form.tensor_parallel
-        self._num_layers = shape.num_layers
+        self._write = sum(self._write_bytes)
+        constants = roofline.constants
+        self._bytes_per_s = roofline.card.bandwidth_bytes_per_s * constants.bandwidth_efficiency
+        self._flops_per_s = roofline.flops_per_s * constants.flops_efficiency
+        self._overhead_s = constants.step_overhead_s
+        if roofline.num_devices > 1:
+            self._overhead_s += constants.link_overhead_s * shape.num_layers
+        self._sequence_s, self._token_s = constants.sequence_overhead_s, constants.token_overhead_s
         self._weight_bytes: dict[int, float] = {}
 
     def step_s(self, load: StepLoad) -> float:
-        num_bytes = self._weights_read(load.num_tokens) + self._state_bytes * load.num_sequences
-        num_flops = self._token_flops * load.num_tokens + self._sample_flops * load.num_samples
+        num_bytes, num_flops = self._fixed(load.num_tokens, load.num_sequences, load.num_samples)
         for rule, pair_flops in enumerate(self._pair_flops):
-            num_bytes += self._read_bytes[rule] * load.reads[rule] + self._write_bytes[rule] * load.num_tokens
+            num_bytes += self._read_bytes[rule] * load.reads[rule]
             num_flops += pair_flops * load.pairs[rule]
-        return self.roofline.step_s(
-            StepWork(
-                num_bytes=num_bytes,
-                num_flops=num_flops,
-                num_layers=self._num_layers,
-                num_sequences=load.num_sequences,
-                num_tokens=load.num_tokens,
-            )
+        return self._seconds(num_bytes, num_flops, load.num_sequences, load.num_tokens)
+
+    def decode_s(self, num_sequences: int, num_keys: int) -> float:
+        num_bytes, num_flops = self._fixed(num_sequences, num_sequences, num_sequences)
+        num_bytes += self._read_bytes[0] * num_keys
+        num_flops += self._pair_flops[0] * num_keys
+        return self._seconds(num_bytes, num_flops, num_sequences, num_sequences)
+
+    def _fixed(self, num_tokens: int, num_sequences: int, num_samples: int) -> tuple[float, float]:
+        """Bytes and FLOPs that do not depend on how many keys are seen."""
+        num_bytes = self._weights_read(num_tokens) + self._state_bytes * num_sequences + self._write * num_tokens
+        return num_bytes, self._token_flops * num_tokens + self._sample_flops * num_samples
+
+    def _seconds(self, num_bytes: float, num_flops: float, num_sequences: int, num_tokens: int) -> float:
+        """``Roofline.step_s`` with what never changes worked out: this runs for every simulated step."""
+        memory_s, compute_s = num_bytes / self._bytes_per_s, num_flops / self._flops_per_s
+        return (
+            (memory_s if memory_s > compute_s else compute_s)
+            + self._overhead_s
+            + self._sequence_s * num_sequences
+            + self._token_s * num_tokens
         )
 
     def _weights_read(self, num_tokens: int) -> float:

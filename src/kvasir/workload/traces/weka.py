@@ -45,5 +45,6 @@ def _request(path: Path, number: int, entry: dict[str, Any], place: tuple[int, i
         num_output_tokens=max(1, count(path, number, entry, "out", 0)),
         hash_ids=IdRuns([range(offset + first, offset + first + length) for first, length in entry["hash_runs"]]),
         session_id=str(session),
-        think_s=seconds(path, number, entry, "think_time"),
+        # Unknown where the one before had not been answered yet.
+        think_s=0.0 if entry.get("think_time") is None else seconds(path, number, entry, "think_time"),
     )
