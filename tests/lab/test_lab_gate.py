@@ -16,7 +16,7 @@ from kvasir.lab.measures.passkey import Passkey
 from kvasir.lab.page import quality_page
 from kvasir.lab.report import QualityRun
 from kvasir.lab.subject import SubjectFacts
-from kvasir.lab.tables import summary_table
+from kvasir.lab.tables import alike, summary_table
 
 KL = Metric(key="mean", label="mean KL", unit="nats/token", is_damage=True, is_headline=True)
 
@@ -116,9 +116,24 @@ def test_a_floor_of_nothing_is_written_as_nothing(tmp_path):
     table = summary_table(finished())
     row = next(row for row in table.rows if row[1].startswith("mean KL"))
     assert row[2:4] == ("0", "0")
-    assert row[4:] == ("0.004 [0.003, 0.005] *", "0.009 [0.007, 0.012] *")
+    assert row[4:] == ("0.004 [0.00300, 0.00500] *", "0.009 [0.00700, 0.01200] *")
     worst = table.rows[table.rows.index(row) + 1]
     assert worst[1].strip() == "worst task" and worst[4:] == ("late: 0.008", "late: 0.018")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [
+        ((0.9984, 0.9971, 0.9996), ["0.998", "0.997", "1.000"]),
+        ((3.5486, 2.2574, 4.9361), ["3.55", "2.26", "4.94"]),
+        ((9.58e-06, 8.58e-06, 1.104e-05), ["9.58e-06", "8.6e-06", "1.1e-05"]),
+        ((0.0, -0.0121, 0.0034), ["0", "-0.0121", "0.0034"]),
+        ((0.0, 0.0, 0.0), ["0", "0", "0"]),
+        ((23040.0, 23039.0, 23041.0), ["2.3e+04", "2.3e+04", "2.3e+04"]),
+    ],
+)
+def test_intervals_are_written_to_the_place_of_their_value(numbers, shown):
+    assert alike(*numbers) == shown
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ Figures = Mapping[str, Estimate]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """``is_damage``: a difference to the reference that is 0 when nothing was lost and grows with what was.
+    """``is_damage``: a difference to the reference that is 0 when nothing was lost and grows with what was; where it is
+    the loss of another metric, its key is that metric's with "_loss".
     ``is_headline``: shown where there is room for a line or two a measure."""
 
     key: str

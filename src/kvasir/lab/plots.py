@@ -120,10 +120,8 @@ def _frontier(run: QualityRun, result: MeasureResult, metric: Metric) -> Figure:
             continue
         point: dict[str, Any] = {
             "type": "scatter",
-            "mode": "markers+text",
+            "mode": "markers",
             "name": name,
-            "text": [name],
-            "textposition": "top center",
             "x": [run.facts[name].bytes_per_token],
             "y": [found.value],
             "marker": {"color": colour_of(run, name), "size": 11},
@@ -138,7 +136,9 @@ def _frontier(run: QualityRun, result: MeasureResult, metric: Metric) -> Figure:
         traces.append(point)
     axes = Axes(title=f"{result.title} against KV bytes", x="KV bytes per token", y=labelled(metric))
     spec = figure(axes, traces)
-    spec["layout"]["xaxis"] |= {"rangemode": "tozero"}
+    most_bytes = max(run.facts[name].bytes_per_token for name in _with_bytes(run))
+    spec["layout"]["xaxis"] |= {"range": [0, 1.1 * most_bytes]}
+    spec["layout"]["legend"] |= {"y": -0.34}
     return Figure(spec=spec)
 
 

@@ -1,5 +1,6 @@
 """The run as tables of text: what the terminal prints and the HTML report shows."""
 
+import math
 from dataclasses import dataclass
 
 from kvasir.claims.result_file import Better
@@ -72,12 +73,25 @@ def show(estimate: Estimate) -> str:
     """A value, with its interval where there is one that is not a point."""
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return short(estimate.value)
-    return f"{short(estimate.value)} [{short(estimate.low, 2)}, {short(estimate.high, 2)}]"
+    value, low, high = alike(estimate.value, estimate.low, estimate.high)
+    return f"{value} [{low}, {high}]"
 
 
 def short(value: float, num_digits: int = 3) -> str:
     """Significant digits; 0 is written 0, so that an exact floor can be told from a small one."""
     return "0" if value == 0 else f"{value:.{num_digits}g}"
+
+
+def alike(value: float, *others: float) -> list[str]:
+    """``value`` with three significant digits and ``others`` to the same place, so that 0.998 never lies in [1, 1]."""
+    size = abs(value)
+    if value and not 1e-4 <= size < 1e4:
+        return [short(value), *(short(other, 2) for other in others)]
+    largest = size or max(map(abs, others), default=0.0)
+    num_decimals = max(0, 2 - math.floor(math.log10(largest))) if largest else 0
+    if num_decimals > 6:
+        return [short(value), *(short(other, 2) for other in others)]
+    return [short(value), *(f"{other:.{num_decimals}f}" for other in others)]
 
 
 def labelled(metric: Metric) -> str:
@@ -95,7 +109,7 @@ def _metric_rows(run: QualityRun, result: MeasureResult, metric: Metric, *, has_
             cells.append("")
             worst_cells.append("")
             continue
-        is_flagged = metric in result.flags(name, run.controls)
+        is_flagged = {metric.key, f"{metric.key}_loss"} & {flag.key for flag in result.flags(name, run.controls)}
         cells.append(show(found) + (f" {FLAG_SIGN}" if is_flagged else ""))
         worst = figures.worst(metric)
         is_telling = worst is not None and worst[1].value != found.value
