@@ -1,6 +1,7 @@
 """``kvasir simulate`` from options to output: runs, sweeps, capacity, hit rates, conversion, calibration, refusals."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from kvasir.cli.main import make_app
+from kvasir.cli.simulate_options import CALIBRATION, DEPLOYMENT, QUESTION, TRAFFIC
 from kvasir.core.errors import KvasirError
 from kvasir.simulator.calibration import Fit
 from kvasir.simulator.cost_file import CostFile, ProbedDeployment
 from kvasir.simulator.step_cost import FittedStepCost
+from kvasir.workload.traces.read import read_trace
 
 COST = FittedStepCost(per_step_s=0.01, per_token_s=1e-4, per_sequence_s=1e-4, per_pair_s=1e-8, per_read_s=1e-7)
 DEVICE = ("--model", "llama-3.1-8b", "--hardware", "H100-SXM")
@@ -231,3 +234,31 @@ assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+
+
+def test_the_document_names_tests_and_benches_that_exist():
+    named = set(re.findall(r"`((?:tests|bench)/[\w/]+\.py)`", DOCUMENT))
+    assert len(named) >= 6
+    assert [name for name in named if not (Path(__file__).parents[2] / name).exists()] == []
+
+
+def test_the_documents_request_log_line_is_one(tmp_path):
+    found = re.search(r"```json\n(\{.*?\})\n```", DOCUMENT, re.DOTALL)
+    assert found
+    line = json.loads(found[1]) | {"block_keys": ["5d1f0a94c3b2e617"]}
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    (request,) = read_trace(path).requests
+    assert (request.num_prompt_tokens, request.num_output_tokens, len(request.hash_ids)) == (812, 120, 1)
+
+
+def test_every_option_the_document_shows_exists():
+    options = {
+        parameter.name for group in (TRAFFIC, DEPLOYMENT, QUESTION, CALIBRATION) for parameter in group.parameters
+    }
+    shown = set(re.findall(r"--([a-z][a-z-]+)", DOCUMENT)) - {"json", "html", "chrome-trace"}
+    assert len(shown) > 15
+    assert {name.replace("-", "_") for name in shown} <= options

@@ -21,6 +21,7 @@ from kvasir.simulator.report_tables import capacity_table, latency_table, second
 from kvasir.simulator.routing import FleetShape, Routing
 from kvasir.simulator.simulate import SimulationSetup, simulate
 from kvasir.simulator.step_cost import FittedStepCost
+from kvasir.simulator.step_load import StepLoad
 from kvasir.simulator.sweep import Axis, Scenario, run_sweep
 from kvasir.workload.latency import Slo
 from kvasir.workload.traces.trace import Trace, TraceRequest
@@ -145,6 +146,58 @@ def test_an_overloaded_run_says_so():
     assert any("refused (20 overloaded)" in alert for alert in alerts)
     assert any("cannot keep up" in alert for alert in alerts)
     assert alerts_of(make_report(simulate(small_trace(count=4, gap_s=9.0), setup_of()))) == []
+
+
+def long_prompts(count=30):
+    """Prompts of 4,000 tokens while others write long answers."""
+    requests = tuple(
+        TraceRequest(
+            request_id=f"r{i}",
+            arrival_s=0.6 * i,
+            num_prompt_tokens=4000 if i % 3 else 100,
+            num_output_tokens=30,
+        )
+        for i in range(count)
+    )
+    return Trace(name="long", requests=requests)
+
+
+def test_chunks_bound_the_gap_between_tokens():
+    """No token waits longer than a full step of the budget (Sarathi-Serve, OSDI'24); a whole prompt stalls all."""
+    budgets = (128, 512, 8192)
+    reports = []
+    for budget in budgets:
+        scheduler = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=16)
+        setup = setup_of(num_blocks=(4000,), max_model_len=8192, scheduler=scheduler)
+        reports.append(make_report(simulate(long_prompts(), setup)))
+    worst = [report.itl.percentiles[99.0] for report in reports if report.itl is not None]
+    assert worst == sorted(worst) and worst[2] > 2 * worst[0]
+    for budget, gap_s in zip(budgets, worst, strict=True):
+        keys = 16 * 4060 + budget
+        full = StepLoad(budget, 16, 16, 15, (min(budget, 4000) * 4060 + keys,), (keys,))
+        assert gap_s <= COST.step_s(full)
+
+
+def test_a_pool_that_is_too_small_is_a_cliff():
+    """Chats of growing length, more than the pool holds: hits fall and first tokens come later."""
+    turns = [
+        TraceRequest(
+            request_id=f"c{chat}.{turn}",
+            arrival_s=2.0 * (8 * turn + chat),
+            num_prompt_tokens=16 * 12 * (turn + 1),
+            num_output_tokens=8,
+            hash_ids=tuple(1000 * chat + i for i in range(12 * (turn + 1))),
+        )
+        for turn in range(6)
+        for chat in range(8)
+    ]
+    trace = Trace(name="chats", requests=tuple(turns), hash_block_size=16)
+    enough, short = (
+        make_report(simulate(trace, setup_of(num_blocks=(blocks,), max_model_len=2048))) for blocks in (700, 160)
+    )
+    assert enough.hit_rate > 0.6 > 2 * short.hit_rate
+    assert enough.ttft is not None and short.ttft is not None
+    assert short.ttft.mean > 2 * enough.ttft.mean
 
 
 # ---- sweep
