@@ -158,7 +158,7 @@ def test_texts_are_counted_by_the_models_tokenizer(demo_model, tmp_path, costs):
 
 def test_calibration_of_the_local_engine_feeds_the_next_simulation(demo_model, trace, tmp_path):
     target = tmp_path / "fitted.json"
-    options = ("--model", "demo", "--kv-cache-memory", "64MiB", "--max-model-len", "320", "--threads", "1")
+    options = ("--model", "demo", "--kv-cache-memory", "64MiB", "--max-model-len", "192", "--threads", "1")
     result = invoke("--calibrate", "--probe-seconds", "0", "--costs", target, *options)
     assert result.exit_code == 0, result.output
     assert "Step costs of" in result.stdout and "How well they fit" in result.stdout
