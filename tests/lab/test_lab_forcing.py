@@ -8,8 +8,9 @@ import pytest
 import torch
 from lab_setup import SIXTEEN_BITS, small_lab
 
-from kvasir.lab.comparison import compare
+from kvasir.lab.comparison import NotFiniteError, compare
 from kvasir.lab.document import Document, whole
+from kvasir.lab.fault import NoisyKV
 from kvasir.lab.lab import Lab
 from kvasir.lab.setting import Setting
 from kvasir.lab.subject import LocalSubject
@@ -90,6 +91,26 @@ def test_known_costs(induction_model):
     new, repeated = scores.nll[:60], scores.nll[61:]
     assert new == pytest.approx(math.log(tokenizer.vocab_size), abs=1e-3)
     assert repeated == pytest.approx(0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_setting_that_computes_no_numbers_is_named(induction_model, value):
+    """One element of one value vector is enough."""
+
+    class Broken(NoisyKV):
+        def wrap(self, kernels, store):
+            sound = kernels.attend
+
+            def attend(q, kv, plan, scale, out):
+                sound(q, kv, plan, scale, out)
+                out[-1, 0, 0] = value
+
+            kernels.attend = attend
+            return kernels
+
+    settings = [Setting(name="broken", flags=SIXTEEN_BITS, fault=Broken())]
+    with small_lab(induction_model, settings) as lab, pytest.raises(NotFiniteError, match="'broken' computes logits"):
+        lab.compare(documents(lab, num=1, length=30))
 
 
 def test_waves_hold_no_more_logits_than_they_may(induction_model, monkeypatch):

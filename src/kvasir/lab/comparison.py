@@ -99,9 +99,11 @@ class _Taking(ABC):
         self.rows = [_Rows(len(one.targets)) for one in truth]
 
     def __call__(self, document: int, first: int, logits: Tensor) -> None:
-        if not bool(torch.isfinite(logits).all()):
+        rows, part = self.rows[document], slice(first, first + len(logits))
+        self.take(self._truth[document], rows, part, logits)
+        # NaN or infinity anywhere in a row shows in its sums.
+        if not (np.isfinite(rows.nll[part]).all() and np.isfinite(rows.kl[part]).all()):
             raise NotFiniteError(f"The setting {self._name!r} computes logits that are not finite; it is broken.")
-        self.take(self._truth[document], self.rows[document], slice(first, first + len(logits)), logits)
 
     @abstractmethod
     def take(self, truth: _Truth, rows: _Rows, part: slice, logits: Tensor) -> None: ...

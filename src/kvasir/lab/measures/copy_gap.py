@@ -45,7 +45,7 @@ class CopyGap:
         doubling = [128 * 2**k for k in range(16) if 128 * 2**k <= room] or [room]
         if size is Size.QUICK:
             doubling = sorted({doubling[len(doubling) // 3], doubling[-1]})
-        return cls(distances=tuple(doubling), num_seeds=3 if size is Size.QUICK else 5, block_tokens=block_tokens)
+        return cls(distances=tuple(doubling), num_seeds=2 if size is Size.QUICK else 5, block_tokens=block_tokens)
 
     def run(self, lab: Lab) -> MeasureResult:
         trials = [
