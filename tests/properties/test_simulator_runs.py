@@ -29,7 +29,7 @@ def play(trace, setup, takes_runs):
     result = simulate(trace, setup, recorder=recorder, takes_runs=takes_runs)
     totals = [(one.num_requests, one.num_steps, one.num_computed_tokens) for one in result.instances]
     busy = [round(one.busy_s, 6) for one in result.instances]
-    return result.outcomes, result.refused, result.step_times, result.duration_s, recorder.caches, totals, busy
+    return result.outcomes, result.refused, result.gaps_us, result.duration_s, recorder.caches, totals, busy
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

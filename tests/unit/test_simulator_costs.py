@@ -89,7 +89,7 @@ def test_decode_steps_cost_what_the_planner_says(model, tp, weights, batch, cont
 )
 def test_foreseen_decodes_cost_exactly_what_single_ones_do(cost):
     for num, keys in ((1, 5), (17, 12_345), (64, 900_001)):
-        assert cost.decode_s(num, keys) == cost.step_s(StepLoad(num, num, num, num, (keys,), (keys,)))
+        assert cost.decoder(num)(keys) == cost.step_s(StepLoad(num, num, num, num, (keys,), (keys,)))
 
 
 def test_prefill_is_ruled_by_arithmetic_and_logits_of_the_last_token_only():

@@ -41,17 +41,17 @@ def latency_charts(result: SimulationResult, slo: Slo) -> list[Figure]:
                 spec=figures.figure(axes, [figures.cumulative(name, [1000 * value for value in values], colour)], lines)
             )
         )
-    if len(result.step_times) > 1:
+    if len(result.gaps_us) > 1:
         drawn.append(_gap_chart(result))
     return drawn
 
 
 def _gap_chart(result: SimulationResult) -> Figure:
-    total = sum(result.step_times.values())
+    total = sum(result.gaps_us.values())
     times_ms, shares, seen = [], [], 0
-    for duration_s, count in sorted(result.step_times.items()):
+    for gap_us, count in sorted(result.gaps_us.items()):
         seen += count
-        times_ms.append(1000 * duration_s)
+        times_ms.append(gap_us / 1000)
         shares.append(100 * seen / total)
     is_wide = times_ms[-1] > 30 * max(times_ms[0], 1e-3)
     axes = Axes(title="Gap between tokens: share of gaps within", x="ms", y="%", x_is_log=is_wide)

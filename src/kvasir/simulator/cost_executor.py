@@ -31,11 +31,11 @@ class CostExecutor:
         """Durations of the decode steps that start before ``until_s``, at most ``num_steps``.
 
         ``first`` is the load of the first; every sequence sees one key more in each next one."""
-        decode_s = self._cost.decode_s
         num, num_keys = first.num_sequences, first.pairs[0]
+        decode_s = self._cost.decoder(num)
         durations: list[float] = []
         while len(durations) < num_steps and now_s < until_s:
-            duration_s = decode_s(num, num_keys)
+            duration_s = decode_s(num_keys)
             durations.append(duration_s)
             now_s += duration_s
             num_keys += num

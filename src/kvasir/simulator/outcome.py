@@ -44,13 +44,13 @@ class InstanceTotals:
 
 @dataclass(slots=True, kw_only=True)
 class SimulationResult:
-    """``outcomes`` in order of ending.  ``step_times`` counts, by the duration of a step, the decodes that waited for
-    it: the gaps between tokens.  ``duration_s`` is from time 0 to the last end."""
+    """``outcomes`` in order of ending.  ``gaps_us`` counts the gaps between tokens by their length in whole
+    microseconds: the duration of a step, once for each decode in it.  ``duration_s`` is from time 0 to the last end."""
 
     duration_s: float = 0.0
     outcomes: list[RequestOutcome] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
-    step_times: Counter[float] = field(default_factory=Counter)
+    gaps_us: Counter[int] = field(default_factory=Counter)
     instances: list[InstanceTotals] = field(default_factory=list)
 
     @property

@@ -34,7 +34,7 @@ class Recorder:
 
     def executor(self, instance_id: int, cost: StepCost) -> CostExecutor:
         """The instance's executor, which reports here."""
-        gaps = self.result.step_times
+        gaps = self.result.gaps_us
         num_computed = self._num_computed
         loads = self._loads
         num_computed[instance_id] = 0
@@ -43,13 +43,13 @@ class Recorder:
             num_computed[instance_id] += load.num_tokens
             loads[instance_id] = load
             if load.num_decodes:
-                gaps[duration_s] += load.num_decodes
+                gaps[int(duration_s * 1e6 + 0.5)] += load.num_decodes
 
         def take_run(first: StepLoad, durations_s: list[float]) -> None:
             num_computed[instance_id] += first.num_sequences * len(durations_s)
             loads[instance_id] = first
             for duration_s in durations_s:
-                gaps[duration_s] += first.num_sequences
+                gaps[int(duration_s * 1e6 + 0.5)] += first.num_sequences
 
         return CostExecutor(cost, take_step, take_run)
 

@@ -161,7 +161,7 @@ def make_report(
         hit_rate_last_half=result.hit_rate(0.5),
         ttft=Distribution.of(timing.ttft_s for timing in timings),
         tpot=Distribution.of(tpot for timing in timings if (tpot := timing.tpot_s) is not None),
-        itl=pooled(result.step_times),
+        itl=pooled(result.gaps_us),
         e2e=Distribution.of(timing.e2e_s for timing in timings),
         queue=Distribution.of(outcome.queue_s for outcome in result.outcomes),
         slo=slo,
@@ -179,28 +179,28 @@ def make_report(
     )
 
 
-def pooled(counts: Counter[float]) -> Distribution | None:
-    """Statistics of values that occur ``counts[value]`` times.  Percentiles are those of the nearest rank: with many
-    equal values there is nothing between neighbours."""
-    total = sum(counts.values())
+def pooled(counts_us: Counter[int]) -> Distribution | None:
+    """In seconds, statistics of gaps that occur ``counts_us[microseconds]`` times.  Percentiles are of the nearest rank:
+    with many equal values there is nothing between neighbours."""
+    total = sum(counts_us.values())
     if not total:
         return None
-    mean = sum(value * times for value, times in counts.items()) / total
-    variance = sum(times * (value - mean) ** 2 for value, times in counts.items()) / total
-    ordered = sorted(counts.items())
+    mean = sum(gap * times for gap, times in counts_us.items()) / total
+    variance = sum(times * (gap - mean) ** 2 for gap, times in counts_us.items()) / total
+    ordered = sorted(counts_us.items())
     wanted = {q: q / 100.0 * total for q in PERCENTILES}
     found: dict[float, float] = {}
     seen = 0
-    for value, times in ordered:
+    for gap, times in ordered:
         seen += times
         for q, rank in wanted.items():
             if q not in found and seen >= rank:
-                found[q] = value
+                found[q] = gap / 1e6
     return Distribution(
         num_values=total,
-        mean=mean,
-        std=variance**0.5,
-        min=ordered[0][0],
-        max=ordered[-1][0],
+        mean=mean / 1e6,
+        std=variance**0.5 / 1e6,
+        min=ordered[0][0] / 1e6,
+        max=ordered[-1][0] / 1e6,
         percentiles=found,
     )

@@ -1,5 +1,6 @@
 """Seconds of a step: constants fitted to a real engine, or a roofline of a device one does not have."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
@@ -22,9 +23,9 @@ class StepCost(Protocol):
 
     def step_s(self, load: StepLoad) -> float: ...
 
-    def decode_s(self, num_sequences: int, num_keys: int) -> float:
-        """The step in which each of ``num_sequences`` computes one token, of a model with one rule: exactly ``step_s``
-        of that load, without making one.  ``num_keys`` are what they all see together."""
+    def decoder(self, num_sequences: int) -> Callable[[int], float]:
+        """Seconds, by the number of keys they see together, of a step in which each of ``num_sequences`` computes one
+        token, for models with one rule: exactly ``step_s`` of that load, with all but the keys worked out once."""
         ...
 
 
@@ -57,14 +58,10 @@ class FittedStepCost:
             + self.per_read_s * load.reads[0]
         )
 
-    def decode_s(self, num_sequences: int, num_keys: int) -> float:
-        return (
-            self.per_step_s
-            + self.per_token_s * num_sequences
-            + self.per_sequence_s * num_sequences
-            + self.per_pair_s * num_keys
-            + self.per_read_s * num_keys
-        )
+    def decoder(self, num_sequences: int) -> Callable[[int], float]:
+        fixed_s = self.per_step_s + self.per_token_s * num_sequences + self.per_sequence_s * num_sequences
+        per_pair_s, per_read_s = self.per_pair_s, self.per_read_s
+        return lambda num_keys: fixed_s + per_pair_s * num_keys + per_read_s * num_keys
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
@@ -124,11 +121,18 @@ class RooflineStepCost:
             num_flops += pair_flops * load.pairs[rule]
         return self._seconds(num_bytes, num_flops, load.num_sequences, load.num_tokens)
 
-    def decode_s(self, num_sequences: int, num_keys: int) -> float:
-        num_bytes, num_flops = self._fixed(num_sequences, num_sequences, num_sequences)
-        num_bytes += self._read_bytes[0] * num_keys
-        num_flops += self._pair_flops[0] * num_keys
-        return self._seconds(num_bytes, num_flops, num_sequences, num_sequences)
+    def decoder(self, num_sequences: int) -> Callable[[int], float]:
+        fixed_bytes, fixed_flops = self._fixed(num_sequences, num_sequences, num_sequences)
+        read_bytes, pair_flops = self._read_bytes[0], self._pair_flops[0]
+        bytes_per_s, flops_per_s, overhead_s = self._bytes_per_s, self._flops_per_s, self._overhead_s
+        sequences_s, tokens_s = self._sequence_s * num_sequences, self._token_s * num_sequences
+
+        def decode_s(num_keys: int) -> float:
+            memory_s = (fixed_bytes + read_bytes * num_keys) / bytes_per_s
+            compute_s = (fixed_flops + pair_flops * num_keys) / flops_per_s
+            return (memory_s if memory_s > compute_s else compute_s) + overhead_s + sequences_s + tokens_s
+
+        return decode_s
 
     def _fixed(self, num_tokens: int, num_sequences: int, num_samples: int) -> tuple[float, float]:
         """Bytes and FLOPs that do not depend on how many keys are seen."""
