@@ -180,8 +180,8 @@ def make_report(
 
 
 def pooled(counts_us: Counter[int]) -> Distribution | None:
-    """In seconds, statistics of gaps that occur ``counts_us[microseconds]`` times.  Percentiles are of the nearest rank:
-    with many equal values there is nothing between neighbours."""
+    """In seconds, statistics of gaps that occur ``counts_us[microseconds]`` times.  Percentiles are of the nearest
+    rank: with many equal values there is nothing between neighbours."""
     total = sum(counts_us.values())
     if not total:
         return None
