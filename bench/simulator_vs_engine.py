@@ -166,14 +166,15 @@ def main() -> int:
 
 
 def one_run(engine: Engine, run: int) -> dict[str, Any]:
-    """Single streams before and after what they foretell: a machine that changes its pace changes it for both."""
+    """Probes before and after what they foretell: a machine that changes its pace changes it for both."""
     single = probe_engine(engine, SINGLE_STREAM_PROBE, seconds=0.0)
+    every = probe_engine(engine, FULL_PROBE, seconds=0.0)
     measured = {}
     for workload in FORETOLD:
         engine.reset_prefix_cache()
         measured[workload.name] = medians(play(engine, workload, run))
     single += probe_engine(engine, SINGLE_STREAM_PROBE, seconds=0.0)
-    every = probe_engine(engine, FULL_PROBE, seconds=0.0)
+    every += probe_engine(engine, FULL_PROBE, seconds=0.0)
     fits = {"W1 and W2": fit_costs(single), "full probe": fit_costs(every)}
     foretold = {
         source: {workload.name: report_medians(foretell(engine, fit.cost, workload)) for workload in FORETOLD}
