@@ -134,8 +134,8 @@ def test_a_sweep_of_rates_with_objectives(server: Any) -> None:
 
 
 def test_two_results_compared(server: Any, tmp_path: Path) -> None:
-    for name, gap_s in (("a", 0.005), ("b", 0.02)):
-        options = ["--num-prompts", "20", "--repeat", "2", "-o", f"{name}.json"]
+    for name, gap_s in (("a", 0.005), ("b", 0.08)):
+        options = ["--num-prompts", "20", "--repeat", "3", "-o", f"{name}.json"]
         assert load(server, *options, script={"gap_s": gap_s}).exit_code == 0
     done = bench("--compare", "a.json", "b.json", "--html", "c.html")
     assert done.exit_code == 0, done.output

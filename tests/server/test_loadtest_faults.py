@@ -115,7 +115,7 @@ def test_a_stopped_run_keeps_what_it_has(server: Any) -> None:
 
     async def stopped() -> BenchResult:
         async with opened(settings) as test:
-            asyncio.get_running_loop().call_later(1.0, test.stop.set, EndReason.INTERRUPTED)
+            asyncio.get_running_loop().call_later(2.5, test.stop.set, EndReason.INTERRUPTED)
             return BenchResult.of([await test.run(test.points()[0])], settings)
 
     result = asyncio.run(stopped())
