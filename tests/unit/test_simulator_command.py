@@ -75,6 +75,10 @@ def test_a_run_on_a_device(trace):
     assert data["hit_rate"] == pytest.approx(27 * 1024 / (30 * 1100))
     assert data["slo"] == "ttft:500 tpot:50" and data["good_fraction"] == 1.0
     assert data["money"]["price_per_hour_usd"] == pytest.approx(98.32 / 8, rel=0.01)
+    timeline = data["timeline"]
+    assert {len(values) for values in timeline.values()} == {201}
+    assert timeline["time_s"][-1] == pytest.approx(data["duration"])
+    assert 0 < max(timeline["used_blocks"]) <= data["peak_used_blocks"]
     assert "Llama-3.1-8B" in data["deployment"] and "blocks of 512 tokens" in data["deployment"]
 
 
@@ -139,7 +143,7 @@ def test_arrivals_can_be_replaced(trace, costs):
     steady = simulated("--trace", trace, "--costs", costs, "--request-rate", "2", "--burstiness", "4", "--seed", "5")
     assert steady["traffic"].find("requests/s") > 0 and steady["duration"] == pytest.approx(15, rel=0.1)
     loop = simulated("--trace", trace, "--costs", costs, "--max-concurrency", "1")
-    assert loop["max_running"] == 1
+    assert loop["max_running"] == 1 and "a closed loop of 1 clients" in loop["deployment"]
 
 
 def test_texts_are_counted_by_the_models_tokenizer(demo_model, tmp_path, costs):

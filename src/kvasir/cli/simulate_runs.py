@@ -16,6 +16,7 @@ from kvasir.simulator.capacity import Capacity, CapacityQuestion, find_capacity
 from kvasir.simulator.chrome_trace import ChromeTrace
 from kvasir.simulator.eviction import EvictionPolicy
 from kvasir.simulator.hit_table import hit_table
+from kvasir.simulator.over_time import over_time
 from kvasir.simulator.pages import alerts_of, capacity_page, hits_page, run_page, sweep_page
 from kvasir.simulator.recorder import Recorder
 from kvasir.simulator.report import make_report
@@ -34,6 +35,8 @@ from kvasir.workload.traces.trace import Trace
 
 _AUTO_SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Sizes that --hit-rates auto tries, as shares of the trace's distinct blocks."""
+_TIMELINE_POINTS = 201
+"""Of blocks and sequences over time, in JSON."""
 
 
 class Output:
@@ -84,7 +87,7 @@ def one_run(described: Described, question: Given, output: Output) -> None:
     if len(result.instances) > 1:
         tables.append(instance_table(result))
     output.give(
-        _about(described) | report.to_json(),
+        _about(described) | report.to_json() | {"timeline": over_time(result, _TIMELINE_POINTS).to_json()},
         tables,
         lambda: run_page(result, report, _subtitle(described), described.notes),
     )

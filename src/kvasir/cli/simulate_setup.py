@@ -165,4 +165,7 @@ def _pool(setup: SimulationSetup) -> str:
     fleet = setup.fleet
     blocks = " + ".join(f"{count:,}" for count in setup.num_blocks)
     each = "" if fleet.num_instances == 1 else f" each on {fleet.num_instances} instances ({fleet.routing.value})"
-    return f"{blocks} blocks of {setup.block_size} tokens{each}"
+    loop = (
+        "" if setup.num_clients is None else f"; a closed loop of {setup.num_clients:,} clients, not the recorded times"
+    )
+    return f"{blocks} blocks of {setup.block_size} tokens{each}{loop}"

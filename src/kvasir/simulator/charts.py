@@ -1,6 +1,5 @@
 """The plots of a simulation."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from kvasir.report import figures
@@ -9,9 +8,9 @@ from kvasir.report.page import Figure
 from kvasir.simulator.cache_replay import CacheReplay
 from kvasir.simulator.capacity import Capacity
 from kvasir.simulator.outcome import SimulationResult
+from kvasir.simulator.over_time import over_time
 from kvasir.simulator.report import SimulationReport
 from kvasir.simulator.sweep import Axis, SweepPoint, shown
-from kvasir.simulator.timeline import Sample
 from kvasir.workload.latency import Slo
 
 _GRID = 400
@@ -60,17 +59,11 @@ def _gap_chart(result: SimulationResult) -> Figure:
 
 def time_charts(result: SimulationResult) -> list[Figure]:
     """Blocks, sequences, hit rate and waiting over simulated time; instances are added up."""
-    grid = [result.duration_s * i / (_GRID - 1) for i in range(_GRID)]
     total = sum(instance.num_blocks for instance in result.instances)
-    timelines = [instance.timeline.samples for instance in result.instances]
-
-    def summed(read: Callable[[Sample], float]) -> list[float]:
-        return [sum(column) for column in zip(*(_at(samples, grid, read) for samples in timelines), strict=True)]
-
-    used, cached = summed(lambda s: s.num_used), summed(lambda s: s.num_cached)
-    used_share = [100 * value / total for value in used]
-    kept_share = [100 * (a + b) / total for a, b in zip(used, cached, strict=True)]
-    running, waiting = summed(lambda s: s.num_running), summed(lambda s: s.num_waiting)
+    states = over_time(result, _GRID)
+    grid = states.time_s
+    used_share = [100 * value / total for value in states.used_blocks]
+    kept_share = [100 * (a + b) / total for a, b in zip(states.used_blocks, states.cached_blocks, strict=True)]
     blocks = figures.figure(
         Axes(title="Blocks over time", x="s", y="% of all blocks"),
         [
@@ -81,8 +74,8 @@ def time_charts(result: SimulationResult) -> list[Figure]:
     queue = figures.figure(
         Axes(title="Sequences over time", x="s", y="sequences"),
         [
-            figures.curve("running", grid, running, figures.BLUE, is_step=True),
-            figures.curve("waiting", grid, waiting, figures.RED, is_step=True),
+            figures.curve("running", grid, states.running, figures.BLUE, is_step=True),
+            figures.curve("waiting", grid, states.waiting, figures.RED, is_step=True),
         ],
     )
     return [
@@ -140,14 +133,6 @@ def instance_chart(result: SimulationResult) -> Figure:
     spec = figures.figure(axes, [bar])
     spec["layout"]["xaxis"]["type"] = "category"
     return Figure(spec=spec)
-
-
-def _at(samples: Sequence[Sample], grid: Sequence[float], read: Callable[[Sample], float]) -> list[float]:
-    """What the latest sample before each time said."""
-    if not samples:
-        return [0.0] * len(grid)
-    times = [sample.time_s for sample in samples]
-    return [read(samples[max(0, bisect_right(times, time_s) - 1)]) for time_s in grid]
 
 
 def _filled(trace: figures.Trace) -> figures.Trace:
