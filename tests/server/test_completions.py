@@ -38,6 +38,26 @@ def test_tokens_as_prompt_are_the_text_as_prompt(live_server: LiveServer, tokeni
     assert complete(live_server, prompt=ids).usage.prompt_tokens == len(ids)
 
 
+def test_token_ids_on_request(live_server: LiveServer, tokenizer: Tokenizer) -> None:
+    plain = complete(live_server).choices[0]
+    assert "token_ids" not in plain.model_dump()
+    whole = complete(live_server, extra_body={"return_token_ids": True}).choices[0]
+    assert len(whole.token_ids) == 8 and tokenizer.decode(whole.token_ids) == whole.text == plain.text
+    chunks = list(complete(live_server, stream=True, extra_body={"return_token_ids": True}))
+    assert [token for chunk in chunks for token in chunk.choices[0].token_ids] == whole.token_ids
+
+
+def test_token_ids_come_before_their_text(live_server: LiveServer, tokenizer: Tokenizer) -> None:
+    """A part of a character has an id but no text yet."""
+    part = tokenizer.encode("\U0001f600")[0]
+    settings = {"max_tokens": 4, "logit_bias": {str(part): 100}, "stream": True}
+    without = list(complete(live_server, **settings))
+    chunks = list(complete(live_server, **settings, extra_body={"return_token_ids": True}))
+    assert [token for chunk in chunks for token in chunk.choices[0].token_ids] == [part] * 4
+    assert len(chunks) >= len(without)
+    assert "".join(c.choices[0].text for c in chunks) == "".join(c.choices[0].text for c in without)
+
+
 def test_several_prompts_keep_their_order(live_server: LiveServer, tokenizer: Tokenizer) -> None:
     prompts = [PROMPT, "One, two, three,", "Roses are red, violets are"]
     alone = [complete(live_server, prompt=prompt).choices[0].text for prompt in prompts]

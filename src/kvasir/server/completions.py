@@ -13,7 +13,12 @@ from kvasir.text import output
 
 
 def whole_completion(
-    head: AnswerHead, generation: FinishedAnswer, *, num_logprobs: int | None, echoes: Sequence[str]
+    head: AnswerHead,
+    generation: FinishedAnswer,
+    *,
+    num_logprobs: int | None,
+    echoes: Sequence[str],
+    with_token_ids: bool = False,
 ) -> Completion:
     """The answer of a finished generation; ``echoes`` has the text that goes before each choice's own."""
     choices = [
@@ -22,6 +27,7 @@ def whole_completion(
             text=echoes[index] + assembler.text,
             finish_reason=finish_word(assembler.finish_reason),
             logprobs=None if num_logprobs is None else _logprobs(assembler.logprobs, num_logprobs),
+            token_ids=list(assembler.token_ids) if with_token_ids else UNSET,
         )
         for index, assembler in enumerate(generation.assemblers)
     ]
@@ -44,6 +50,7 @@ async def completion_events(
                     text=change.delta.text,
                     finish_reason=finish_word(change.delta.finish_reason),
                     logprobs=None if num_logprobs is None else _logprobs(change.delta.logprobs, num_logprobs),
+                    token_ids=list(change.delta.token_ids) if generation.shows_token_ids else UNSET,
                 )
                 for change in changes
             ]

@@ -29,15 +29,23 @@ class ChoiceDelta:
 class Generation:
     """``admit``, then iterate ``deltas`` to the end, then ``usage`` is whole; ``close`` aborts what still runs.
 
-    All requests carry the same sampling settings and differ in their prompts.
+    All requests carry the same sampling settings and differ in their prompts.  With ``shows_token_ids`` a delta comes
+    for every generated token, otherwise only when there is text or an end to tell.
     """
 
     def __init__(
-        self, engine: EngineClient, tokenizer: Tokenizer, requests: Sequence[Request], *, is_continuation: bool
+        self,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        requests: Sequence[Request],
+        *,
+        is_continuation: bool,
+        shows_token_ids: bool = False,
     ) -> None:
         self._engine = engine
         self._requests = requests
         self._n = requests[0].sampling.n
+        self.shows_token_ids = shows_token_ids
         self._position = {request.request_id: number for number, request in enumerate(requests)}
         self._mailbox = Mailbox()
         self._unfinished: set[str] = set()
@@ -115,7 +123,8 @@ class Generation:
         delta = self.assemblers[choice].push(delivery)
         if delta.must_stop_engine:
             self._engine.stop_sequence(delivery.request_id, delivery.index)
-        return None if delta.is_empty else ChoiceDelta(choice, delta)
+        is_news = not delta.is_empty or (self.shows_token_ids and delta.token_ids)
+        return ChoiceDelta(choice, delta) if is_news else None
 
     def _raise_if_failed(self, delivery: Delivery) -> None:
         if isinstance(delivery, RequestRefusedEvent):

@@ -53,7 +53,11 @@ async def admit_completion(
             _check_token_ids(prompt, state.engine.ready.vocab_size)
             prompts.append(prompt)
     requests = _requests(state, body, prompts, request_id, arrival_s)
-    return await _admitted(Generation(state.engine, state.tokenizer, requests, is_continuation=True)), prompts
+    shows_token_ids = bool(body.return_token_ids)
+    generation = Generation(
+        state.engine, state.tokenizer, requests, is_continuation=True, shows_token_ids=shows_token_ids
+    )
+    return await _admitted(generation), prompts
 
 
 async def _admitted(generation: Generation) -> Generation:

@@ -238,6 +238,7 @@ class CompletionRequest(GenerationFields):
     prompt: Annotated[list[str] | list[list[int]], BeforeValidator(_prompts)]
     logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
     echo: bool | None = None
+    return_token_ids: bool | None = None
 
     def check(self) -> None:
         super().check()

@@ -113,10 +113,13 @@ class CompletionLogprobs(Struct, kw_only=True):
 
 
 class CompletionChoice(Struct, kw_only=True):
+    """``token_ids`` is vLLM's extra field, there when asked for: the generated ids; in a stream, those of the chunk."""
+
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class Completion(Struct, kw_only=True):

@@ -116,7 +116,14 @@ async def _answer_completion(state: ServerState, body: bytes, head: responses.An
         )
         return EventStream(events, lambda: generation.close(AbortCause.CLIENT_GONE), _headers(head))
     await generation.run_to_end()
-    return _json(whole_completion(head, generation, num_logprobs=asked.num_logprobs, echoes=echoes), _headers(head))
+    whole = whole_completion(
+        head,
+        generation,
+        num_logprobs=asked.num_logprobs,
+        echoes=echoes,
+        with_token_ids=generation.shows_token_ids,
+    )
+    return _json(whole, _headers(head))
 
 
 def _echoes(

@@ -39,7 +39,6 @@ _BOTH: dict[str, Unsupported] = {
     "truncate_prompt_tokens": Unsupported((), "a prompt is never cut; send a shorter one"),
     "spaces_between_special_tokens": Unsupported((True,)),
     "return_tokens_as_token_ids": Unsupported((False,)),
-    "return_token_ids": Unsupported((False,)),
     "metadata": Unsupported(({},), "nothing is stored"),
     "store": Unsupported((False,), "nothing is stored"),
     "service_tier": Unsupported(("auto", "default"), "use priority on a server with --scheduling-policy priority"),
@@ -64,6 +63,7 @@ CHAT: dict[str, Unsupported] = _BOTH | {
     "chat_template": Unsupported((), "the model's own template is used; its options go into chat_template_kwargs"),
     "continue_final_message": Unsupported((False,), "use /v1/completions with the rendered text"),
     "echo": Unsupported((False,), "use /v1/completions"),
+    "return_token_ids": Unsupported((False,), "use /v1/completions"),
 }
 
 COMPLETION: dict[str, Unsupported] = _BOTH | {
