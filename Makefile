@@ -2,7 +2,8 @@
 #   make run      serve the embedded model on 127.0.0.1:8000        make check    ruff, pyright, import contracts
 #   make demo     a 15-turn chat with prefix caching off and on     make bench    measure everything, write bench/results/
 #   make test     all tests                                        make claims   every measured claim and its target
-# Variables: PYTHON=python3.12  ARGS="--port 9000"  PYTEST_ARGS="tests/unit -x"
+#   make peers    install the programs Kvasir is compared with     make bench-peers   Kvasir beside them, in turns
+# Variables: PYTHON=python3.12  ARGS="--port 9000"  PYTEST_ARGS="tests/unit -x"  PEERS="openvino-genai transformers"
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,6 +16,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 ARGS ?=
 PYTEST_ARGS ?=
+# Which peers to install; none named: llama-cpp-python, openvino-genai and transformers.
+PEERS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,10 +28,10 @@ SOURCES := pyproject.toml $(wildcard CMakeLists.txt) \
 	$(shell find src/kvasir -type f \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name 'CMakeLists.txt' \) 2>/dev/null)
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help run demo test check bench claims readme clean setup
+.PHONY: help run demo test check bench peers bench-peers claims readme clean setup
 
 help:
-	@sed -n '2,5p' Makefile | sed 's/^# \{0,3\}//'
+	@sed -n '2,6p' Makefile | sed 's/^# \{0,3\}//'
 
 run: $(INSTALLED)
 	@exec $(BIN)/kvasir serve $(ARGS)
@@ -47,6 +50,12 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@$(BIN)/python bench/run_all.py $(ARGS)
+
+peers: $(INSTALLED)
+	@cd bench && ../$(BIN)/python -m side_by_side.install $(PEERS)
+
+bench-peers: $(INSTALLED)
+	@$(BIN)/python bench/peers.py $(ARGS)
 
 readme: $(INSTALLED)
 	@$(BIN)/python bench/readme.py $(ARGS)

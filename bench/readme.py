@@ -22,7 +22,7 @@ ROOMS = (
     *("cli", "workload", "claims", "hardware", "planner", "simulator", "loadtest", "lab", "deploy"),
 )
 TOP_LEVEL = {
-    "Makefile": "run, demo, test, check, bench, claims, readme: each does all its own set-up in .venv",
+    "Makefile": "run, demo, test, check, bench, peers, bench-peers, claims: each does all its own set-up in .venv",
     "pyproject.toml": "the package, its tools, and the import contracts",
     "CMakeLists.txt": "builds the C++ kernels",
     ".ci/run": "`make check`, then `make test`",
@@ -39,6 +39,7 @@ TEST_FOLDERS = {
     "conformance": "one suite for every kernel and every format",
     "oracle": "answers compared with Hugging Face transformers",
     "server": "the HTTP surface, through the official client",
+    "peers": "the bench that runs other programs beside Kvasir",
     "cases": "faults seen in the wild, one test each",
 }
 
@@ -84,7 +85,11 @@ def files_tree() -> str:
     for room in rooms():
         lines += _room_lines(room, depth=0)
     lines.append(("bench/", FOLDERS["bench"]))
-    lines += [(f"  {path.name}", module_purpose(path)) for path in files_under(ROOT / "bench", "*.py")]
+    scripts = [path for path in files_under(ROOT / "bench", "*.py") if path.parent == ROOT / "bench"]
+    lines += [(f"  {path.name}", module_purpose(path)) for path in scripts]
+    for path in files_under(ROOT / "bench", "__init__.py"):
+        if path.parent.parent == ROOT / "bench":
+            lines += _room_lines(path.parent, depth=1)
     return _aligned(lines)
 
 

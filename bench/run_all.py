@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 BENCH = Path(__file__).parent
-# Libraries and reports that are not measurements, and this file.
-NOT_MEASUREMENTS = {"run_all", "claims", "readme", "engines"}
+# Libraries and reports that are not measurements, what has a target of its own (`make bench-peers`), and this file.
+NOT_MEASUREMENTS = {"run_all", "claims", "readme", "engines", "peers"}
 
 
 def measurements() -> list[Path]:

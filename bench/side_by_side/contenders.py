@@ -1,0 +1,164 @@
+"""Who takes part: each program with the weights, the KV format and the flags it is measured with."""
+
+import os
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from side_by_side.places import environment_python, llama_server, model_file
+from side_by_side.wire import Settings
+from side_by_side.workloads import Workload
+
+ADAPTERS = "side_by_side.adapters"
+KVASIR = "kvasir"
+POOL = "2GiB"
+"""Of KV memory, for Kvasir and for the peers that take such a number: more than any workload needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """``kv_bits`` sorts the claims; ``kv`` is the program's own word for it.  ``leaves_out`` are workloads that the
+    program has nothing for, ``once`` those that are too slow to repeat; both with the reason."""
+
+    name: str
+    program: str
+    module: str
+    python: Path
+    executable: Path
+    model: Path
+    kv: str
+    kv_bits: int
+    weights: str
+    options: dict[str, Any] = field(default_factory=dict)
+    leaves_out: dict[str, str] = field(default_factory=dict)
+    once: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_kvasir(self) -> bool:
+        return self.program == KVASIR
+
+    @property
+    def missing(self) -> str | None:
+        """What keeps it from running here; None: it can run."""
+        for path in (self.python, self.executable, self.model):
+            if not path.exists():
+                return f"{path} is not there: run `make peers`"
+        return None
+
+    def settings(self, workload: Workload, num_threads: int) -> Settings:
+        return Settings(
+            model=str(self.model),
+            program=str(self.executable),
+            kv=self.kv,
+            num_threads=num_threads,
+            context_tokens=workload.context_tokens,
+            num_parallel=workload.num_parallel,
+            has_prefix_cache=workload.has_prefix_cache,
+            options=self.options,
+        )
+
+
+_NO_PREFIX_CACHE = "has no prefix cache"
+
+
+def contenders() -> dict[str, Contender]:
+    """All there are, by name; Kvasir first, then the peers."""
+    found = [_kvasir("bf16", 16), _kvasir("int8", 8), *_llama_cpp(), *_openvino(), *_transformers()]
+    return {contender.name: contender for contender in found}
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _kvasir(kv: str, kv_bits: int) -> Contender:
+    return Contender(
+        name=f"kvasir {kv} KV",
+        program=KVASIR,
+        module=f"{ADAPTERS}.kvasir_server",
+        python=Path(sys.executable),
+        executable=Path(sys.executable).with_name("kvasir"),
+        model=model_file("demo"),
+        kv=kv,
+        kv_bits=kv_bits,
+        weights="int8",
+        options={"flags": ["--kv-cache-memory", POOL]},
+    )
+
+
+def _llama_cpp() -> list[Contender]:
+    slow = "several minutes a round"
+
+    def make(weights: str, kv: str, kv_bits: int, leaves_out: dict[str, str], once: dict[str, str]) -> Contender:
+        return Contender(
+            name=f"llama.cpp {weights} {kv} KV",
+            program="llama.cpp",
+            module=f"{ADAPTERS}.llama_server",
+            python=Path(sys.executable),
+            executable=llama_server(),
+            model=model_file(f"smollm2-{weights}.gguf"),
+            kv=kv,
+            kv_bits=kv_bits,
+            weights=weights,
+            options={"flags": {}},
+            leaves_out=leaves_out,
+            once=once,
+        )
+
+    heavy = {"W2-7500": slow, "W6": slow, "W7": slow}
+    variants: dict[str, str] = dict.fromkeys(("W4-off", "W5-off", "W6", "W7"), "q8_0 weights, f16 KV only")
+    return [
+        make("q8_0", "f16", 16, {}, heavy),
+        make("q4_1", "f16", 16, variants, heavy),
+        make("q8_0", "q8_0", 8, variants, {"W2-4096": slow, **heavy}),
+    ]
+
+
+def _openvino() -> list[Contender]:
+    def make(weights: str, kv: str, kv_bits: int, leaves_out: dict[str, str]) -> Contender:
+        return Contender(
+            name=f"openvino {weights} {kv} KV",
+            program="openvino-genai",
+            module=f"{ADAPTERS}.openvino_pipeline",
+            python=environment_python("openvino-genai"),
+            executable=environment_python("openvino-genai"),
+            model=model_file(f"smollm2-{weights}.gguf"),
+            kv=kv,
+            kv_bits=kv_bits,
+            weights=weights,
+            options={"scheduler": {"cache_size": 2}, "properties": {}},
+            leaves_out=leaves_out,
+        )
+
+    variants: dict[str, str] = dict.fromkeys(("W4-off", "W5-off"), "measured with u8 KV only")
+    return [make("q8_0", "u8", 8, {}), make("q8_0", "bf16", 16, variants), make("q4_1", "u8", 8, variants)]
+
+
+def _transformers() -> list[Contender]:
+    slow = "several minutes a round"
+    leaves_out = {"W4": _NO_PREFIX_CACHE, "W5": _NO_PREFIX_CACHE, "W6": "one request at a time takes minutes"}
+    leaves_out |= {"W4-off": slow, "W5-off": slow, "W7": _NO_PREFIX_CACHE}
+    return [
+        Contender(
+            name=f"transformers {dtype}",
+            program="transformers",
+            module=f"{ADAPTERS}.transformers_generate",
+            python=environment_python("transformers"),
+            executable=environment_python("transformers"),
+            model=model_file("demo"),
+            kv=dtype,
+            kv_bits=32 if dtype == "float32" else 16,
+            weights=dtype,
+            options={"dtype": dtype},
+            leaves_out=leaves_out,
+            once={"W2-7500": slow, "W3": slow},
+        )
+        for dtype in ("float32",)
+    ]
+
+
+def default_kv_bits(ours: Collection[int]) -> int:
+    """Of the KV format that ``--kv-cache-dtype auto`` takes with int8 weights on a CPU."""
+    return 16 if 16 in ours else max(ours, default=16)
