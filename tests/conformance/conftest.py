@@ -1,20 +1,10 @@
 """The implementations under test: every instruction set this machine runs, and the fp64 reference."""
 
 import pytest
+from instruction_sets import runnable_isas
 
 from kvasir.kernels.cpu.kernels import CpuKernels
 from kvasir.kernels.reference import ReferenceKernels
-
-
-def runnable_isas() -> list[str]:
-    def runs(isa: str) -> bool:
-        try:
-            CpuKernels(1, isa=isa)
-        except ValueError:
-            return False
-        return True
-
-    return [isa for isa in ("avx512", "avx2", "neon", "plain") if runs(isa)]
 
 
 @pytest.fixture(scope="session", params=runnable_isas())

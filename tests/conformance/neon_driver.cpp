@@ -1,7 +1,7 @@
 // Runs one attention step and one row kernel of the NEON build on inputs from a file; test_neon.py compares the outputs.
 //
 // In:  9 int64 (rows, tokens, table width, block size, window, query heads, KV heads, head size, blocks), K/V dtype,
-//      row length; query_start, first_position, table (int32), q (fp32), K, V (as stored), gate-and-up rows (fp32).
+//      row length, bytes of K and of V; query_start, first_position, table (int32), q (fp32), K, V (as stored), gate-and-up rows (fp32).
 // Out: attention output (fp32), SwiGLU codes (int8), their scales (fp32).
 #include <cstdio>
 #include <numeric>
@@ -22,19 +22,20 @@ static std::vector<T> read(FILE* file, int64_t count) {
 
 int main(int, char** argv) {
   FILE* in = std::fopen(argv[1], "rb");
-  const std::vector<int64_t> n = read<int64_t>(in, 11);
+  const std::vector<int64_t> n = read<int64_t>(in, 12);
   const int64_t rows = n[0], tokens = n[1], width = n[2], size = n[3], heads = n[5], kv_heads = n[6], dim = n[7];
   const Dtype dtype = Dtype(n[9]);
   const auto query_start = read<int32_t>(in, rows + 1), first = read<int32_t>(in, rows);
   const auto table = read<int32_t>(in, rows * width);
   const auto q = read<float>(in, tokens * heads * dim);
-  const int64_t store_bytes = n[8] * kv_heads * size * dim * (dtype == Dtype::FP32 ? 4 : 2);
-  const auto k = read<char>(in, store_bytes), v = read<char>(in, store_bytes);
+  const auto k = read<char>(in, n[11]), v = read<char>(in, n[11]);
   const int64_t length = n[10];
   const auto gate_up = read<float>(in, tokens * 2 * length);
   std::fclose(in);
 
-  const KernelTable* kernels = kernels_neon();
+  #define TABLE_OF(isa) kernels_##isa()
+#define TABLE(isa) TABLE_OF(isa)
+  const KernelTable* kernels = TABLE(KVASIR_ISA);
   Scratch scratch;
   std::vector<float> out(q.size()), scale(tokens);
   std::vector<int8_t> codes(tokens * length);
@@ -45,8 +46,8 @@ int main(int, char** argv) {
   AttendArgs attend{};
   attend.q = q.data();
   attend.out = out.data();
-  attend.k = k.data();
-  attend.v = v.data();
+  attend.k[0] = k.data();
+  attend.v[0] = v.data();
   attend.k_dtype = attend.v_dtype = dtype;
   attend.heads = all_heads.data();
   attend.num_store_heads = kv_heads;

@@ -1,6 +1,7 @@
 """Paged scenes: sequences with known q, k, v, played through a kernel implementation in any chunking and placement."""
 
 from dataclasses import dataclass, field
+from math import isnan
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ class Scene:
         self.kv: LayerKV = self.store.layers[0][0][1]
         for tensor in (*self.kv.k, *self.kv.v):
             if fill:
-                tensor.fill_(fill)
+                tensor.fill_(fill if tensor.is_floating_point() else bad_byte(fill))
         order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(placement_seed))
         self.free = order.tolist()
 
@@ -110,6 +111,11 @@ class Scene:
         for (sequence, count), part in zip(parts, out.split([count for _, count in parts]), strict=True):
             sequence.outputs.append(part)
             sequence.num_computed += count
+
+
+def bad_byte(fill: float) -> int:
+    """Four of them are an fp32 scale: NaN, or the largest one there is, which makes infinities of what it touches."""
+    return 0xFF if isnan(fill) else 0x7F
 
 
 def rope(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,10 @@
 """Paged attention against the fp64 reference: formats, head sizes, head ratios, windows, ragged batches."""
 
+import integer_oracle
 import pytest
 import torch
-from paged_scenes import Scene, Sequence, Setup, random_product
+from instruction_sets import runnable_isas
+from paged_scenes import Scene, Sequence, Setup, play, random_product
 from tolerances import TOLERANCES
 
 from kvasir.kernels.cpu.kernels import CpuKernels
@@ -11,6 +13,12 @@ from kvasir.kernels.reference import ReferenceKernels
 from kvasir.kv.format_spec import KVDtype
 
 BOUND = TOLERANCES["attend", "relative"]
+
+
+def attend_bound(k_dtype: KVDtype, v_dtype: KVDtype) -> float:
+    is_coded = KVDtype.INT8 in (k_dtype, v_dtype)
+    return TOLERANCES["attend, int8 K or V", "relative"] if is_coded else BOUND
+
 
 # (tokens already in the cache, tokens of this step): decode, prefill and both, with edges at blocks and segments.
 RAGGED = [(0, 1), (16, 1), (511, 1), (512, 1), (1100, 1), (0, 70), (500, 33), (15, 2), (1023, 5), (0, 16)]
@@ -38,7 +46,7 @@ def assert_agrees(setup: Setup, kernels: CpuKernels, oracle: ReferenceKernels, r
     out, expected = torch.full_like(q, float("nan")), torch.empty_like(q)
     kernels.attend(q, scene.kv, plan, setup.scale, out)
     oracle.attend(q, scene.kv, plan, setup.scale, expected)
-    assert (out - expected).abs().max() <= BOUND * expected.abs().max()
+    assert (out - expected).abs().max() <= attend_bound(setup.k_dtype, setup.v_dtype) * expected.abs().max()
 
 
 @pytest.mark.parametrize("dtype", list(KVDtype))
@@ -51,9 +59,38 @@ def test_agrees_with_the_reference(
     assert_agrees(setup, cpu, reference, RAGGED)
 
 
+@pytest.mark.parametrize("head_dim", [32, 40, 64, 128, 256])
+@pytest.mark.parametrize("window", [None, 24, 700])
+def test_int8_rounds_where_it_says(each_isa: CpuKernels, head_dim: int, window: int | None) -> None:
+    """Against the same roundings in fp64 only codes at a boundary differ: far less than the roundings themselves."""
+    setup = Setup(head_dim=head_dim, k_dtype=KVDtype.INT8, v_dtype=KVDtype.INT8, window=window)
+    scene, plan, q = make_step(setup, each_isa, RAGGED)
+    out = torch.full_like(q, float("nan"))
+    each_isa.attend(q, scene.kv, plan, setup.scale, out)
+    error = out - integer_oracle.attend(q, scene.kv, plan, setup.scale)
+    assert (
+        error.square().mean().sqrt()
+        <= TOLERANCES["attend, int8, same roundings", "relative rms"] * out.square().mean().sqrt()
+    )
+
+
+@pytest.mark.parametrize(("plain", "with_dot"), [("avx512", "avx512vnni"), ("avx2", "avxvnni"), ("neon", "neondot")])
+def test_the_8_bit_dot_product_changes_no_bit(plain: str, with_dot: str) -> None:
+    if not {plain, with_dot} <= set(runnable_isas()):
+        pytest.skip(f"needs {with_dot}")
+    setup = Setup(k_dtype=KVDtype.INT8, v_dtype=KVDtype.INT8, num_heads=9, num_kv_heads=3)
+    product = random_product(setup, 600)
+    for chunk in (1, 600):
+        expected = play(setup, CpuKernels(1, isa=plain), product, chunk)
+        assert torch.equal(play(setup, CpuKernels(1, isa=with_dot), product, chunk), expected)
+
+
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (4, 4), (9, 3), (8, 1), (20, 1), (14, 2), (10, 2)])
-def test_every_head_ratio(cpu: CpuKernels, reference: ReferenceKernels, num_heads: int, num_kv_heads: int) -> None:
-    setup = Setup(num_heads=num_heads, num_kv_heads=num_kv_heads, k_dtype=KVDtype.BF16, v_dtype=KVDtype.BF16)
+@pytest.mark.parametrize("dtype", [KVDtype.BF16, KVDtype.INT8])
+def test_every_head_ratio(
+    cpu: CpuKernels, reference: ReferenceKernels, num_heads: int, num_kv_heads: int, dtype: KVDtype
+) -> None:
+    setup = Setup(num_heads=num_heads, num_kv_heads=num_kv_heads, k_dtype=dtype, v_dtype=dtype)
     assert_agrees(setup, cpu, reference, RAGGED)
 
 

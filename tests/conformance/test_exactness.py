@@ -13,6 +13,10 @@ SETUPS = {
     "fp32": Setup(),
     "bf16": Setup(k_dtype=KVDtype.BF16, v_dtype=KVDtype.BF16, num_heads=9, num_kv_heads=3),
     "fp16-window": Setup(k_dtype=KVDtype.FP16, v_dtype=KVDtype.FP16, window=300),
+    "int8": Setup(k_dtype=KVDtype.INT8, v_dtype=KVDtype.INT8, num_heads=9, num_kv_heads=3),
+    "int8-window": Setup(k_dtype=KVDtype.INT8, v_dtype=KVDtype.INT8, num_heads=8, num_kv_heads=1, window=300),
+    "int8-bf16": Setup(k_dtype=KVDtype.INT8, v_dtype=KVDtype.BF16, head_dim=72, window=37),
+    "fp16-int8": Setup(k_dtype=KVDtype.FP16, v_dtype=KVDtype.INT8, head_dim=40),
     "mqa": Setup(num_heads=12, num_kv_heads=1, head_dim=40),
     "mha": Setup(num_heads=2, num_kv_heads=2, head_dim=128, k_dtype=KVDtype.BF16, v_dtype=KVDtype.FP16, window=37),
 }

@@ -11,8 +11,11 @@ from kvasir.kernels.interface import HeadNorms, Kernels, LayerKV, Product
 from kvasir.kernels.reference import ReferenceKernels
 from kvasir.kv.format_spec import KVDtype
 
-STEP = {KVDtype.FP32: 2.0**-23, KVDtype.BF16: 2.0**-7, KVDtype.FP16: 2.0**-10}
-"""One step of the stored mantissa, at most, relative to the value."""
+STEP = {KVDtype.FP32: 2.0**-23, KVDtype.BF16: 2.0**-7, KVDtype.FP16: 2.0**-10, KVDtype.INT8: 1 / 127}
+"""One step of the stored format, at most, relative to the value; of int8 to the row's largest."""
+
+
+CODES_THAT_DIFFER = "quantised rows", "share of codes that differ"
 
 
 def write(kernels: Kernels, setup: Setup, product: Product, norms: HeadNorms | None) -> tuple[torch.Tensor, LayerKV]:
@@ -50,13 +53,19 @@ def test_agrees_with_the_reference(
     arithmetic = TOLERANCES["qkv_write q fp32", "relative"] * expected_q.abs().max()
     assert (q - expected_q).abs().max() <= arithmetic
     steps = TOLERANCES["K and V written", "steps of the stored format"]
-    for got, expected, dtype in ((kv.k[0], expected_kv.k[0], k_dtype), (kv.v[0], expected_kv.v[0], v_dtype)):
-        difference = (got.float() - expected.float()).abs()
-        assert (difference <= steps * STEP[dtype] * expected.float().abs() + arithmetic).all()
-    assert torch.equal(kv.v[0] == 0, expected_kv.v[0] == 0), "exactly the tokens' slots are written"
+    blocks = torch.arange(16)
+    for dtype, got, expected in (
+        (k_dtype, FORMATS[k_dtype].decode_k(kv.k, blocks), FORMATS[k_dtype].decode_k(expected_kv.k, blocks)),
+        (v_dtype, FORMATS[v_dtype].decode_v(kv.v, blocks), FORMATS[v_dtype].decode_v(expected_kv.v, blocks)),
+    ):
+        size = expected.abs().amax(dim=-1, keepdim=True) if dtype is KVDtype.INT8 else expected.abs()
+        assert ((got - expected).abs() <= steps * STEP[dtype] * size * (1 + 1e-5) + arithmetic).all()
+        assert torch.equal(got.any(dim=-1), expected.any(dim=-1)), "exactly the tokens' slots are written"
+        if dtype is KVDtype.INT8:
+            assert ((got - expected).abs() > 0.5 * STEP[dtype] * size).float().mean() <= TOLERANCES[CODES_THAT_DIFFER]
 
 
-@pytest.mark.parametrize("dtype", list(KVDtype))
+@pytest.mark.parametrize("dtype", [KVDtype.FP32, KVDtype.BF16, KVDtype.FP16])
 def test_v_is_rounded_like_torch_rounds(each_isa: CpuKernels, dtype: KVDtype) -> None:
     """V is stored as it comes, so every kind of value can be checked bit for bit: subnormals, ties, overflow."""
     setup = Setup(num_heads=1, num_kv_heads=1, head_dim=64, k_dtype=dtype, v_dtype=dtype)
@@ -73,6 +82,29 @@ def test_v_is_rounded_like_torch_rounds(each_isa: CpuKernels, dtype: KVDtype) ->
     order = torch.randperm(16, generator=torch.Generator().manual_seed(5)).tolist()[::-1]
     got = torch.cat([written[block * 16 : block * 16 + 16] for block in order])[: len(values)]
     assert torch.equal(got.nan_to_num(nan=-7.0), expected.nan_to_num(nan=-7.0))
+
+
+@pytest.mark.parametrize("head_dim", [40, 64])
+@pytest.mark.parametrize("block_size", [16, 32])
+def test_int8_v_is_the_format_s_bits(each_isa: CpuKernels, head_dim: int, block_size: int) -> None:
+    """V is stored as it comes, so codes and scales can be checked bit for bit: ties, zeros, NaN, infinity, extremes."""
+    dtype = KVDtype.INT8
+    setup = Setup(num_heads=1, num_kv_heads=1, head_dim=head_dim, k_dtype=dtype, v_dtype=dtype, block_size=block_size)
+    values = torch.randn(20, head_dim, generator=torch.Generator().manual_seed(3))
+    values[1:9] *= torch.tensor([0.0, 2.0**-117, 2.0**-115, 1e-20, 1e20, 3e38, float("inf"), float("nan")])[:, None]
+    values[9] = torch.arange(head_dim) / 2
+    values[9, 0] = 127.0
+    scene = Scene(setup, num_blocks=2)
+    plan = scene.plan([(Sequence(torch.empty(0)), 20)])
+    expected = tuple(tensor.clone() for tensor in scene.kv.v)
+    FORMATS[dtype].encode_v(expected, plan.slots, values[:, None])
+    product = Product(torch.cat([torch.randn(20, 2 * head_dim), values], dim=1))
+    each_isa.qkv_write(product, setup.shape, None, rope(torch.arange(20), head_dim), [(scene.kv, plan)])
+    num_codes = head_dim * block_size
+    (got,), (want,) = scene.kv.v, expected
+    assert torch.equal(got.flatten(2)[..., :num_codes], want.flatten(2)[..., :num_codes])
+    scales, wanted_scales = (tile.flatten(2)[..., num_codes:].view(torch.float32) for tile in (got, want))
+    assert torch.equal(scales.nan_to_num(nan=-1.0), wanted_scales.nan_to_num(nan=-1.0))
 
 
 def test_two_groups_share_one_product(each_isa: CpuKernels, reference: ReferenceKernels) -> None:

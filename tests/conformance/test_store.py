@@ -86,12 +86,42 @@ def test_a_format_keeps_each_token_in_its_slot(dtype: KVDtype, block_size: int) 
         format_.encode_v(kv.v, slots[part], v[part])
     blocks = torch.tensor([3, 0, 5, 1, 4, 2])
     place = torch.argsort(blocks)[slots // block_size] * block_size + slots % block_size
-    bound = {KVDtype.FP32: 0.0, KVDtype.BF16: 2.0**-8, KVDtype.FP16: 2.0**-11}[dtype]
+    bound = {KVDtype.FP32: 0.0, KVDtype.BF16: 2.0**-8, KVDtype.FP16: 2.0**-11, KVDtype.INT8: 1 / 253}[dtype]
     for rows, decoded in ((k, format_.decode_k(kv.k, blocks)), (v, format_.decode_v(kv.v, blocks))):
         got = decoded[:, place].transpose(0, 1)
-        assert ((got - rows).abs() <= bound * rows.abs()).all()
+        size = rows.abs().amax(dim=-1, keepdim=True) if dtype is KVDtype.INT8 else rows.abs()
+        assert ((got - rows).abs() <= bound * size).all()
         decoded[:, place] = 0.0
         assert not decoded.any(), "other slots stay zero"
+
+
+def test_int8_is_about_half_of_sixteen_bits() -> None:
+    half, whole = (make_layout(dtype, dtype).bytes_per_token for dtype in (KVDtype.INT8, KVDtype.BF16))
+    assert half / whole == 136 / 256 <= 0.54
+
+
+ODD_ROWS = {
+    "zeros": (torch.zeros(64), 0.0),
+    "tiny": (torch.full((64,), 2.0**-117), 0.0),
+    "nan": (torch.ones(64).index_fill(0, torch.tensor([9]), float("nan")), float("nan")),
+    "inf": (torch.ones(64).index_fill(0, torch.tensor([63]), float("-inf")), float("nan")),
+    "huge": (torch.full((64,), -3.4e38), 3.4e38 / 127),
+}
+
+
+@pytest.mark.parametrize(("row", "scale"), ODD_ROWS.values(), ids=ODD_ROWS)
+def test_int8_of_odd_rows(row: torch.Tensor, scale: float) -> None:
+    """Nothing to tell apart becomes zeros; what is not finite reads as NaN, whole; the largest value keeps its size."""
+    format_ = FORMATS[KVDtype.INT8]
+    kv = KVStore(make_layout(KVDtype.INT8, KVDtype.INT8), (1, 1, 1)).layers[0][0][1]
+    rows = torch.stack([torch.ones(64), row, torch.ones(64)])[:, None].expand(3, 3, 64).contiguous()
+    format_.encode_k(kv.k, torch.arange(3), rows)
+    format_.encode_v(kv.v, torch.arange(3), rows)
+    for decoded in (format_.decode_k(kv.k, torch.tensor([0])), format_.decode_v(kv.v, torch.tensor([0]))):
+        assert torch.allclose(decoded[:, 0], torch.ones(3, 64))
+        assert torch.allclose(decoded[:, 2], torch.ones(3, 64))
+        expected = torch.full((64,), float("nan")) if scale != scale else row if scale else torch.zeros(64)
+        assert torch.allclose(decoded[:, 1], expected.expand(3, 64), equal_nan=True)
 
 
 def test_copy_reaches_every_layer_of_one_group(cpu: Kernels, reference: ReferenceKernels) -> None:

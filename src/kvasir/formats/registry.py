@@ -2,6 +2,7 @@
 
 from kvasir.formats.contract import KVFormat
 from kvasir.formats.dense import DenseFormat
+from kvasir.formats.int8 import Int8Format
 from kvasir.kv.format_spec import KVDtype
 
 _DENSE = DenseFormat()
@@ -10,4 +11,5 @@ FORMATS: dict[KVDtype, KVFormat] = {
     KVDtype.FP32: _DENSE,
     KVDtype.BF16: _DENSE,
     KVDtype.FP16: _DENSE,
+    KVDtype.INT8: Int8Format(),
 }

@@ -58,6 +58,8 @@ def _make_layer(arena: Arena, spec: KVSpec, layer: int, num_blocks: int, num_kv_
     return LayerKV(
         heads=torch.tensor(spec.heads_by_layer[layer], dtype=torch.int32),
         num_kv_heads=num_kv_heads,
+        head_dim=spec.head_dim,
+        block_size=spec.block_size,
         k=tensors[:num_k_tensors],
         v=tensors[num_k_tensors:],
         k_dtype=spec.k_dtype,

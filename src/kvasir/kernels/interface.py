@@ -60,12 +60,14 @@ class LayerKV:
     """The store of one (group, layer): the group's tensors of this layer, in ``KVSpec.tile_tensors`` order.
 
     ``heads`` int32 [h]: the model's KV head numbers, in store order, out of ``num_kv_heads`` of the whole model.
-    Each tensor is [num_blocks, h, *tile].  Never changed after it is made: ``prepared`` is where an implementation
-    keeps its own view of the tensors.
+    Each tensor is [num_blocks, h, *tile] for heads of ``head_dim`` channels in blocks of ``block_size`` tokens.
+    Never changed after it is made: ``prepared`` is where an implementation keeps its own view of the tensors.
     """
 
     heads: Tensor
     num_kv_heads: int
+    head_dim: int
+    block_size: int
     k: tuple[Tensor, ...]
     v: tuple[Tensor, ...]
     k_dtype: KVDtype

@@ -5,10 +5,8 @@ from torch import Tensor
 
 from kvasir.formats.registry import FORMATS
 from kvasir.kernels.interface import AttentionPlan, HeadNorms, HeadShape, LayerKV, Product, Rows, RowStyle
+from kvasir.kernels.quantiser import quantise_rows
 from kvasir.kernels.rotation import hadamard
-
-SMALLEST_ROW = 2.0**-116
-"""A row whose largest magnitude is below this is quantised as zeros: 127 / max would overflow."""
 
 _QUERIES_AT_ONCE = 256
 
@@ -92,16 +90,7 @@ def _styled(x: Tensor, style: RowStyle) -> Rows:
     if style.rotation:
         x = (x.unflatten(-1, (-1, style.rotation)) @ hadamard(style.rotation)).flatten(-2)
     rows = x.float()
-    return _quantised(rows) if style.is_quantised else Rows(rows)
-
-
-def _quantised(rows: Tensor) -> Rows:
-    largest = rows.abs().amax(dim=-1, keepdim=True)
-    is_zero = largest < SMALLEST_ROW
-    is_finite = largest.isfinite()
-    codes = torch.round(rows * (127.0 / largest)).masked_fill(is_zero | ~is_finite, 0.0)
-    scale = (largest / 127.0).masked_fill(is_zero, 0.0).masked_fill(~is_finite, float("nan"))
-    return Rows(codes.to(torch.int8), scale.squeeze(-1))
+    return Rows(*quantise_rows(rows)) if style.is_quantised else Rows(rows)
 
 
 def _attend_row(

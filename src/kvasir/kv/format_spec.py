@@ -13,7 +13,11 @@ class KVDtype(Enum):
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
+    INT8 = "int8"
 
+
+SCALE_BYTES = 4
+"""Of the fp32 scale that the integer formats keep per token and KV head."""
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "uint8": 1}
 
@@ -43,15 +47,30 @@ def _dense(name: str, dtype: str, *, tokens_last: bool) -> TileRule:
     return rule
 
 
+def _int8(name: str, *, tokens_last: bool) -> TileRule:
+    """Codes with one fp32 scale per token, in one tensor so that a tile is read in one sweep: codes first, then the
+    scales.  ``formats/int8.py`` says how the codes are interleaved."""
+
+    def rule(head_dim: int, block_size: int) -> tuple[TensorSpec, ...]:
+        if head_dim % 4:
+            raise ValueError(f"int8 tiles put four channels together, so a head size of {head_dim} does not fit")
+        row = head_dim + SCALE_BYTES
+        return (TensorSpec(name, "uint8", (row, block_size) if tokens_last else (block_size, row)),)
+
+    return rule
+
+
 # K tiles are [head_dim, block_size] so that tokens are vector lanes in q.K; V tiles are [block_size, head_dim] so that
 # channels are lanes in P.V.
 K_TILES: dict[KVDtype, TileRule] = {
     KVDtype.FP32: _dense("k", "float32", tokens_last=True),
     KVDtype.BF16: _dense("k", "bfloat16", tokens_last=True),
     KVDtype.FP16: _dense("k", "float16", tokens_last=True),
+    KVDtype.INT8: _int8("k", tokens_last=True),
 }
 V_TILES: dict[KVDtype, TileRule] = {
     KVDtype.FP32: _dense("v", "float32", tokens_last=False),
     KVDtype.BF16: _dense("v", "bfloat16", tokens_last=False),
     KVDtype.FP16: _dense("v", "float16", tokens_last=False),
+    KVDtype.INT8: _int8("v", tokens_last=False),
 }

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 class LayerView:
     def __init__(
         self,
-        k: int,
-        v: int,
+        k: Sequence[int],
+        v: Sequence[int],
         k_dtype: int,
         v_dtype: int,
         heads: Sequence[int],

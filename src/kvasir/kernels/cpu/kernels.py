@@ -10,7 +10,8 @@ from kvasir.kernels.cpu.views import address, layer_view, product_numbers, rows_
 from kvasir.kernels.interface import AttentionPlan, HeadNorms, HeadShape, LayerKV, Product, Rows, RowStyle
 
 ISA_VARIABLE = "KVASIR_ISA"
-"""Names the instruction set (avx512, avx2, neon, plain) instead of the best one; for tests and comparisons."""
+"""Names the instruction set instead of the best one, for tests and comparisons: avx512vnni, avx512, avxvnni, avx2,
+neondot, neon or plain."""
 
 
 class CpuKernels:
@@ -91,8 +92,8 @@ class CpuKernels:
             raise ValueError(f"the targets must hold each of the {shape.num_kv_heads} KV heads once.")
         pairs: list[tuple[_ext.LayerView, int]] = []
         for kv, plan in targets:
-            if kv.k[0].shape[2] != dim:
-                raise ValueError(f"heads of {dim} channels do not fit a store of {kv.k[0].shape[2]}.")
+            if kv.head_dim != dim:
+                raise ValueError(f"heads of {dim} channels do not fit a store of {kv.head_dim}.")
             pairs.append((layer_view(kv), address(plan.slots, torch.int64, (num_rows,), "slots")))
         numbers = product_numbers(product, num_rows, (shape.num_heads + 2 * shape.num_kv_heads) * dim)
         q = torch.empty(num_rows, shape.num_heads, dim)
@@ -113,7 +114,7 @@ class CpuKernels:
         layer = layer_view(kv)
         num_heads = q.shape[1]
         work = work_list(plan, kv, num_heads, self._threads)
-        shape = (work.num_tokens, num_heads, kv.k[0].shape[2])
+        shape = (work.num_tokens, num_heads, kv.head_dim)
         q_at, out_at = address(q, torch.float32, shape, "q"), address(out, torch.float32, shape, "out")
         self._context.attend(work, layer, q_at, out_at, num_heads, scale)
 

@@ -5,10 +5,9 @@ from torch import Tensor
 
 from kvasir.kernels.cpu import _ext
 from kvasir.kernels.interface import AttentionPlan, LayerKV, Product, Rows, RowStyle
-from kvasir.kv.format_spec import KVDtype
+from kvasir.kv.format_spec import K_TILES, V_TILES, KVDtype, TileRule
 
-DTYPE_CODES = {KVDtype.FP32: 0, KVDtype.BF16: 1, KVDtype.FP16: 2}
-_TORCH_DTYPES = {KVDtype.FP32: torch.float32, KVDtype.BF16: torch.bfloat16, KVDtype.FP16: torch.float16}
+DTYPE_CODES = {KVDtype.FP32: 0, KVDtype.BF16: 1, KVDtype.FP16: 2, KVDtype.INT8: 3}
 
 ProductNumbers = tuple[int, int, int, int, int]
 """(data, row_scale, col_scale, bias, width): addresses, 0 for what is not there."""
@@ -61,27 +60,34 @@ def layer_view(kv: LayerKV) -> _ext.LayerView:
     """The store of a layer as the extension sees it; made and checked once per layer, kept in ``kv.prepared``."""
     if isinstance(kv.prepared, _ext.LayerView):
         return kv.prepared
-    (k,), (v,) = kv.k, kv.v
-    num_blocks, num_heads, head_dim, block_size = k.shape
-    if head_dim % 8 or not 8 <= head_dim <= 512:
-        raise ValueError(f"the compiled kernels take head sizes that are multiples of 8 up to 512, not {head_dim}.")
-    if block_size % 16:
-        raise ValueError(f"the compiled kernels take block sizes that are multiples of 16, not {block_size}.")
+    num_blocks, num_heads = kv.k[0].shape[:2]
+    if kv.head_dim % 8 or not 8 <= kv.head_dim <= 512:
+        raise ValueError(f"the compiled kernels take head sizes that are multiples of 8 up to 512, not {kv.head_dim}.")
+    if kv.block_size % 16:
+        raise ValueError(f"the compiled kernels take block sizes that are multiples of 16, not {kv.block_size}.")
     heads = kv.heads.tolist()
     if len(heads) != num_heads or not all(0 <= head < kv.num_kv_heads for head in heads):
         raise ValueError(f"a store of {num_heads} KV heads cannot hold heads {heads} of {kv.num_kv_heads}.")
-    k_shape, v_shape = (num_blocks, num_heads, head_dim, block_size), (num_blocks, num_heads, block_size, head_dim)
     kv.prepared = view = _ext.LayerView(
-        address(k, _TORCH_DTYPES[kv.k_dtype], k_shape, "the K store"),
-        address(v, _TORCH_DTYPES[kv.v_dtype], v_shape, "the V store"),
+        _addresses(kv, kv.k, K_TILES[kv.k_dtype], "K"),
+        _addresses(kv, kv.v, V_TILES[kv.v_dtype], "V"),
         DTYPE_CODES[kv.k_dtype],
         DTYPE_CODES[kv.v_dtype],
         heads,
-        block_size,
-        head_dim,
+        kv.block_size,
+        kv.head_dim,
         num_blocks,
     )
     return view
+
+
+def _addresses(kv: LayerKV, tensors: tuple[Tensor, ...], tiles: TileRule, what: str) -> list[int]:
+    """One address per tensor of the format, each as ``KVSpec`` says."""
+    leading = kv.k[0].shape[:2]
+    return [
+        address(tensor, getattr(torch, spec.dtype), (*leading, *spec.shape), f"the {what} store")
+        for tensor, spec in zip(tensors, tiles(kv.head_dim, kv.block_size), strict=True)
+    ]
 
 
 def work_list(plan: AttentionPlan, kv: LayerKV, num_heads: int, threads: int) -> _ext.WorkList:
@@ -92,7 +98,8 @@ def work_list(plan: AttentionPlan, kv: LayerKV, num_heads: int, threads: int) ->
     if num_heads % kv.num_kv_heads:
         raise ValueError(f"{num_heads} query heads cannot share {kv.num_kv_heads} KV heads evenly.")
     num_rows, table_width = plan.block_table.shape
-    num_blocks, num_store_heads, _, block_size = kv.k[0].shape
+    num_blocks, num_store_heads = kv.k[0].shape[:2]
+    block_size = kv.block_size
     if plan.block_size != block_size:
         raise ValueError(f"the plan has blocks of {plan.block_size} tokens, but the store has blocks of {block_size}.")
     num_tokens, window = plan.slots.shape[0], plan.retention.window

@@ -4,7 +4,7 @@
 // oldest first.  The segment boundaries are absolute positions, so a query's arithmetic depends on its position alone.
 #pragma once
 
-#include "prefill.h"
+#include "int8_attention.h"
 
 namespace kvasir::KVASIR_ISA {
 
@@ -44,7 +44,13 @@ inline void merge(const Partial& into, const Partial& newer, int64_t rows, int64
   }
 }
 
-struct BlockWork {
+// A K format writes scores, a V format turns them into weighted sums; what lies between is [row][SCORE_STRIDE] floats.
+// So each pair of formats works, and a new one is one struct here:
+//   prepare(work, q)                       queries as the format wants them, once for all segments
+//   scores(work, range, v_ahead, scores)   masked; see TileRange for which sub-blocks must be written
+//   outputs(work, range, scores, out)      softmax and P . V; may use up ``scores``
+//   ahead(cache, sub)                      where V lies
+struct BlockInput {
   const AttendArgs& a;
   const QueryBlock& block;
   HeadCache cache;
@@ -52,28 +58,7 @@ struct BlockWork {
   int64_t stride;     // of a row of o
   bool is_direct;     // one token: straight from the store
   Scratch& scratch;
-  float* q;           // scaled, as the path wants it
-
-  BlockWork(const AttendArgs& args, const QueryBlock& query_block, int64_t index, Scratch& memory)
-      : a(args),
-        block(query_block),
-        cache{args, args.table + query_block.row * args.table_width, index},
-        rows{query_block.first_position, query_block.num_tokens * args.group, args.group, args.window},
-        stride((args.head_dim + LANES - 1) / LANES * LANES),
-        is_direct(query_block.num_tokens == 1 && args.group <= MAX_DIRECT_ROWS),
-        scratch(memory),
-        q(memory.floats(1, (rows.count + TILE_ROWS) * args.head_dim)) {
-    const float scale = a.scale * LOG2E;
-    for (int64_t r = 0; r < rows.count; ++r) {
-      const float* from = query(a.q, r);
-      if (is_direct) {
-        for (int64_t d = 0; d < a.head_dim; ++d) q[r * a.head_dim + d] = from[d] * scale;
-      } else {
-        float* tile = q + r / TILE_ROWS * TILE_ROWS * a.head_dim + r % TILE_ROWS;
-        for (int64_t d = 0; d < a.head_dim; ++d) tile[d * TILE_ROWS] = from[d] * scale;
-      }
-    }
-  }
+  float* q;           // as the K format wants it
 
   template <class T>
   INLINE T* query(T* tensor, int64_t row) const {
@@ -81,38 +66,126 @@ struct BlockWork {
     const int64_t head = a.heads[cache.index] * a.group + row % a.group;
     return tensor + (token * a.num_heads + head) * a.head_dim;
   }
+};
 
-  template <class K, class V>
-  void attend_segment(int64_t segment, const Partial& out) {
-    const int64_t start = segment * SEGMENT;
-    const SegmentRange range{start, larger(start, rows.low(0)), smaller(start + SEGMENT, rows.high(rows.count - 1))};
-    float* weights = scratch.floats(2, rows.count * SCORE_STRIDE);
-    if (is_direct) {
-      direct_weights_of<K>(rows.count)(cache, q, range.low, range.high, weights, out.largest, out.sum);
-      direct_outputs_of<V>(rows.count)(cache, weights, range.low, range.high, out.o, stride);
+enum ScratchSlot { QUERIES = 1, SCORES, CHUNK, RESULT, NEWER, CODES, V_SCALES };
+
+template <class K>
+struct FloatScores {
+  static void prepare(BlockInput& work) {
+    const int64_t dim = work.a.head_dim;
+    const float scale = work.a.scale * LOG2E;
+    work.q = work.scratch.floats(QUERIES, (work.rows.count + TILE_ROWS) * dim);
+    for (int64_t r = 0; r < work.rows.count; ++r) {
+      const float* from = work.query(work.a.q, r);
+      if (work.is_direct) {
+        for (int64_t d = 0; d < dim; ++d) work.q[r * dim + d] = from[d] * scale;
+      } else {
+        float* tile = work.q + r / TILE_ROWS * TILE_ROWS * dim + r % TILE_ROWS;
+        for (int64_t d = 0; d < dim; ++d) tile[d * TILE_ROWS] = from[d] * scale;
+      }
+    }
+  }
+  static void scores(const BlockInput& work, const SegmentRange& range, VAhead v_ahead, float* scores) {
+    if (work.is_direct) {
+      with_direct_rows(work.rows.count, [&](auto count) {
+        direct_segment_scores<K, decltype(count)::COUNT>(work.cache, work.q, range.low, range.high, v_ahead, scores);
+      });
       return;
     }
-    float* chunk = scratch.floats(3, CHUNK_SUBS * LANES * stride);
-    block_scores<K>(cache, rows, range, q, chunk, weights);
-    block_softmax(rows, range, weights, out.largest, out.sum);
-    block_values<V>(cache, rows, range, weights, chunk, out.o);
+    float* chunk = work.scratch.floats(CHUNK, CHUNK_SUBS * LANES * work.stride);
+    block_scores<K>(work.cache, work.rows, range, work.q, chunk, scores);
   }
+};
 
-  template <class K>
-  INLINE void attend_with_k(int64_t segment, const Partial& out) {
-    switch (a.v_dtype) {
-      case Dtype::FP32: return attend_segment<K, float>(segment, out);
-      case Dtype::BF16: return attend_segment<K, bf16>(segment, out);
-      case Dtype::FP16: return attend_segment<K, fp16>(segment, out);
+template <class V>
+struct FloatValues {
+  static Ahead ahead(const HeadCache& cache, int64_t sub) { return V(cache, sub).ahead(); }
+  static void outputs(const BlockInput& work, const SegmentRange& range, float* scores, const Partial& out) {
+    block_softmax(work.rows, range, scores, out.largest, out.sum);
+    if (work.is_direct) {
+      with_direct_rows(work.rows.count, [&](auto count) {
+        direct_outputs<V, decltype(count)::COUNT>(work.cache, scores, range.low, range.high, out.o, work.stride);
+      });
+      return;
     }
+    float* chunk = work.scratch.floats(CHUNK, CHUNK_SUBS * LANES * work.stride);
+    block_values<V>(work.cache, work.rows, range, scores, chunk, out.o);
+  }
+};
+
+struct Int8Scores {
+  static void prepare(BlockInput& work) {
+    const int64_t dim = work.a.head_dim, rows = work.rows.count;
+    work.q = work.scratch.floats(QUERIES, CodedQueries::floats(rows, dim));
+    float* buffer = work.scratch.floats(CHUNK, 2 * padded(dim));
+    const CodedQueries q = CodedQueries::at(work.q, rows, dim);
+    for (int64_t r = 0; r < rows; ++r) q.set(r, work.query(work.a.q, r), dim, work.a.scale * LOG2E, buffer);
+  }
+  static void scores(const BlockInput& work, const SegmentRange& range, VAhead v_ahead, float* scores) {
+    const CodedQueries q = CodedQueries::at(work.q, work.rows.count, work.a.head_dim);
+    if (work.is_direct) return coded_scores<true>(work.cache, work.rows, range, q, v_ahead, scores);
+    coded_scores<false>(work.cache, work.rows, range, q, v_ahead, scores);
+  }
+};
+
+struct Int8Values {
+  static Ahead ahead(const HeadCache& cache, int64_t sub) { return Int8V(cache, sub).ahead(); }
+  static void outputs(const BlockInput& work, const SegmentRange& range, float* scores, const Partial& out) {
+    float* v_scales = work.scratch.floats(V_SCALES, SEGMENT);
+    for (int64_t sub = range.low / LANES; sub * LANES < range.high; ++sub) {
+      store(v_scales + (sub * LANES - range.start), load(Int8V(work.cache, sub).scales, Whole{}), Whole{});
+    }
+    const int64_t rows = work.rows.count;
+    const CodedWeights weights = CodedWeights::at(work.scratch.floats(CODES, CodedWeights::floats(rows)), rows);
+    coded_softmax(work.rows, range, scores, v_scales, weights, out.largest, out.sum);
+    if (work.is_direct) return coded_values<true>(work.cache, work.rows, range, weights, work.stride, out.o);
+    coded_values<false>(work.cache, work.rows, range, weights, work.stride, out.o);
+  }
+};
+
+// Calls body with the kernels of a K format.
+template <class Body>
+INLINE void with_k_format(Dtype dtype, Body body) {
+  switch (dtype) {
+    case Dtype::FP32: return body(FloatScores<DenseK<float>>{});
+    case Dtype::BF16: return body(FloatScores<DenseK<bf16>>{});
+    case Dtype::FP16: return body(FloatScores<DenseK<fp16>>{});
+    case Dtype::INT8: return body(Int8Scores{});
+  }
+}
+
+template <class Body>
+INLINE void with_v_format(Dtype dtype, Body body) {
+  switch (dtype) {
+    case Dtype::FP32: return body(FloatValues<DenseV<float>>{});
+    case Dtype::BF16: return body(FloatValues<DenseV<bf16>>{});
+    case Dtype::FP16: return body(FloatValues<DenseV<fp16>>{});
+    case Dtype::INT8: return body(Int8Values{});
+  }
+}
+
+struct BlockWork : BlockInput {
+  BlockWork(const AttendArgs& args, const QueryBlock& query_block, int64_t index, Scratch& memory)
+      : BlockInput{args,
+                   query_block,
+                   {args, args.table + query_block.row * args.table_width, index},
+                   {query_block.first_position, query_block.num_tokens * args.group, args.group, args.window},
+                   (args.head_dim + LANES - 1) / LANES * LANES,
+                   query_block.num_tokens == 1 && args.group <= MAX_DIRECT_ROWS,
+                   memory,
+                   nullptr} {
+    with_k_format(a.k_dtype, [&](auto format) { format.prepare(*this); });
   }
 
   void attend(int64_t segment, const Partial& out) {
-    switch (a.k_dtype) {
-      case Dtype::FP32: return attend_with_k<float>(segment, out);
-      case Dtype::BF16: return attend_with_k<bf16>(segment, out);
-      case Dtype::FP16: return attend_with_k<fp16>(segment, out);
-    }
+    const int64_t start = segment * SEGMENT;
+    const SegmentRange range{start, larger(start, rows.low(0)), smaller(start + SEGMENT, rows.high(rows.count - 1))};
+    float* scores = scratch.floats(SCORES, rows.count * SCORE_STRIDE);
+    VAhead v_ahead = nullptr;
+    with_v_format(a.v_dtype, [&](auto format) { v_ahead = format.ahead; });
+    with_k_format(a.k_dtype, [&](auto format) { format.scores(*this, range, v_ahead, scores); });
+    with_v_format(a.v_dtype, [&](auto format) { format.outputs(*this, range, scores, out); });
   }
 
   void write(const Partial& result) const {
@@ -127,8 +200,8 @@ struct BlockWork {
 
   void attend_all() {
     const int64_t size = Partial::floats(rows.count, stride);
-    const Partial result = Partial::at(scratch.floats(4, size), rows.count, stride);
-    const Partial newer = Partial::at(scratch.floats(5, size), rows.count, stride);
+    const Partial result = Partial::at(scratch.floats(RESULT, size), rows.count, stride);
+    const Partial newer = Partial::at(scratch.floats(NEWER, size), rows.count, stride);
     attend(block.first_segment, result);
     for (int64_t n = 1; n < block.num_segments; ++n) {
       attend(block.first_segment + n, newer);

@@ -37,11 +37,17 @@ StyleView style_of(const nb::tuple& s) {
 
 // The store of one (group, layer).
 struct LayerView {
-  uintptr_t k, v;
+  std::vector<uintptr_t> k, v;  // the format's tensors
   int32_t k_dtype, v_dtype;
   std::vector<int32_t> heads;
   int64_t block_size, head_dim, num_blocks;
 };
+
+template <class T>
+void set_tensors(T* (&tensors)[MAX_TENSORS], const std::vector<uintptr_t>& addresses) {
+  if (addresses.empty() || addresses.size() > MAX_TENSORS) throw std::invalid_argument("bad number of tensors.");
+  for (size_t i = 0; i < addresses.size(); ++i) tensors[i] = at<T>(addresses[i]);
+}
 
 void check_ids(const int64_t* ids, int64_t count, int64_t limit, const char* what) {
   for (int64_t i = 0; i < count; ++i) {
@@ -124,8 +130,11 @@ class Context {
       const LayerView& layer = *nb::cast<const LayerView*>(pair[0]);
       const int64_t* slots = at<const int64_t>(nb::cast<uintptr_t>(pair[1]));
       check_ids(slots, rows, layer.num_blocks * layer.block_size, "slot");
-      views.push_back({at<void>(layer.k), at<void>(layer.v), Dtype(layer.k_dtype), Dtype(layer.v_dtype),
-                       layer.heads.data(), int64_t(layer.heads.size()), layer.block_size, slots});
+      KVTarget target{{}, {}, Dtype(layer.k_dtype), Dtype(layer.v_dtype), layer.heads.data(),
+                      int64_t(layer.heads.size()), layer.block_size, slots};
+      set_tensors(target.k, layer.k);
+      set_tensors(target.v, layer.v);
+      views.push_back(target);
     }
     args.targets = views.data();
     args.num_targets = int64_t(views.size());
@@ -137,8 +146,8 @@ class Context {
     AttendArgs args{};
     args.q = at<const float>(q);
     args.out = at<float>(out);
-    args.k = at<const void>(layer.k);
-    args.v = at<const void>(layer.v);
+    set_tensors(args.k, layer.k);
+    set_tensors(args.v, layer.v);
     args.k_dtype = Dtype(layer.k_dtype);
     args.v_dtype = Dtype(layer.v_dtype);
     args.heads = layer.heads.data();
@@ -203,9 +212,9 @@ class Context {
 
 NB_MODULE(_ext, m) {
   nb::class_<LayerView>(m, "LayerView")
-      .def("__init__", [](LayerView* self, uintptr_t k, uintptr_t v, int32_t k_dtype, int32_t v_dtype,
-                          std::vector<int32_t> heads, int64_t block_size, int64_t head_dim, int64_t num_blocks) {
-        new (self) LayerView{k, v, k_dtype, v_dtype, std::move(heads), block_size, head_dim, num_blocks};
+      .def("__init__", [](LayerView* self, std::vector<uintptr_t> k, std::vector<uintptr_t> v, int32_t k_dtype,
+                          int32_t v_dtype, std::vector<int32_t> heads, int64_t block_size, int64_t head_dim, int64_t num_blocks) {
+        new (self) LayerView{std::move(k), std::move(v), k_dtype, v_dtype, std::move(heads), block_size, head_dim, num_blocks};
       });
   nb::class_<WorkList>(m, "WorkList")
       .def("__init__",

@@ -2,7 +2,7 @@
 // used twice.  All heads of the group share each loaded tile.
 #pragma once
 
-#include "tiles.h"
+#include "dense_tiles.h"
 
 namespace kvasir::KVASIR_ISA {
 
@@ -20,28 +20,23 @@ constexpr int ACCUMULATORS = 3;
 // so the hardware's own prefetch gives up at the end of every one.
 constexpr int64_t AHEAD = 4;
 
-// A tile to fetch while another is used: head_dim steps of ``stride`` bytes.
-struct Ahead {
-  const char* tile;
-  int64_t stride;
-};
+// Where V of a sub-block lies; the V format's.
+using VAhead = Ahead (*)(const HeadCache& cache, int64_t sub);
 
-// K of the sub-block AHEAD of ``sub``, or the V tiles that follow when the segment's K ends before.
-template <class T>
-INLINE Ahead tile_ahead(const HeadCache& cache, int64_t sub, int64_t first, int64_t last) {
+// What to fetch while sub-block ``sub`` of [first, last) is scored: K of the one AHEAD, or the V tiles that follow when
+// the segment's K ends before.
+template <class K>
+INLINE Ahead tile_ahead(const HeadCache& cache, int64_t sub, int64_t first, int64_t last, VAhead v_ahead) {
   const int64_t wanted = sub + AHEAD;
-  if (wanted < last) return {(const char*)cache.k<T>(wanted), cache.a.block_size * int64_t(sizeof(T))};
-  const int64_t next = smaller(first + (wanted - last), last - 1);
-  if (cache.a.v_dtype == Dtype::FP32) return {(const char*)cache.v<float>(next), LANES * 4};
-  return {(const char*)cache.v<bf16>(next), LANES * 2};
+  if (wanted < last) return K(cache, wanted).ahead();
+  return v_ahead(cache, smaller(first + (wanted - last), last - 1));
 }
 
 // scores[r][i] of N sub-blocks from ``sub`` on; one fused chain over d for every (query, token).
-template <class T, int R, int N>
+template <class K, int R, int N>
 INLINE void direct_scores(const HeadCache& cache, const float* q, int64_t sub, const Ahead (&ahead)[2], float* scores) {
-  const int64_t dim = cache.a.head_dim, stride = cache.a.block_size;
-  const T* k[N];
-  for (int n = 0; n < N; ++n) k[n] = cache.k<T>(sub + n);
+  const int64_t dim = cache.a.head_dim;
+  const K k[2] = {K(cache, sub), K(cache, sub + N - 1)};
   F16 sum[R][N];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -52,8 +47,8 @@ INLINE void direct_scores(const HeadCache& cache, const float* q, int64_t sub, c
     F16 column[N];
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
-      __builtin_prefetch(ahead[n].tile + d * ahead[n].stride);
-      column[n] = load(k[n] + d * stride, Whole{});
+      __builtin_prefetch(ahead[n].at + d * ahead[n].stride);
+      column[n] = k[n].column(d);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -70,10 +65,10 @@ INLINE void direct_scores(const HeadCache& cache, const float* q, int64_t sub, c
 }
 
 // o[r][channel .. channel + 16 N) = sum over tokens [low, high) of weight * V, in token order.
-template <class T, int R, int N, class Part>
+template <class V, int R, int N, class Part>
 INLINE void direct_values(const HeadCache& cache, const float* weights, int64_t low, int64_t high, int64_t channel,
                           Part part, float* o, int64_t o_stride) {
-  const int64_t dim = cache.a.head_dim, segment_start = low / SEGMENT * SEGMENT;
+  const int64_t segment_start = low / SEGMENT * SEGMENT;
   F16 sum[R][N];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -82,15 +77,14 @@ INLINE void direct_values(const HeadCache& cache, const float* weights, int64_t 
   }
   for (int64_t sub = low / LANES; sub * LANES < high; ++sub) {
     const int64_t first = larger(low, sub * LANES), last = smaller(high, sub * LANES + LANES);
-    const T* v = cache.v<T>(sub) + (first - sub * LANES) * dim + channel;
-    const T* ahead = cache.v<T>(smaller(sub + AHEAD, (high - 1) / LANES)) + channel;
-    const float* weight = weights + (first - segment_start);
-    for (int64_t t = 0; t < last - first; ++t) {
+    const V v(cache, sub), ahead(cache, smaller(sub + AHEAD, (high - 1) / LANES));
+    const float* weight = weights + (sub * LANES - segment_start);
+    for (int64_t t = first - sub * LANES; t < last - sub * LANES; ++t) {
       F16 row[N];
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) {
-        if (n * LANES * sizeof(T) % 64 == 0) __builtin_prefetch(ahead + t * dim + n * LANES);
-        row[n] = load(v + t * dim + n * LANES, part);
+        ahead.fetch(t, channel + n * LANES);
+        row[n] = v.row(t, channel + n * LANES, part);
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
@@ -107,20 +101,20 @@ INLINE void direct_values(const HeadCache& cache, const float* weights, int64_t 
   }
 }
 
-// Scores of R queries at one position over [low, high) of one segment, as weights; largest and sum per query.
-template <class T, int R>
-void direct_weights(const HeadCache& cache, const float* q, int64_t low, int64_t high, float* weights, float* largest,
-                    float* sum) {
+// Masked scores of R queries at one position over [low, high) of one segment.
+template <class K, int R>
+void direct_segment_scores(const HeadCache& cache, const float* q, int64_t low, int64_t high, VAhead v_ahead,
+                           float* scores) {
   const int64_t first = low / LANES, last = (high + LANES - 1) / LANES, segment = low / SEGMENT * (SEGMENT / LANES);
-  float* scores = weights + (first - segment) * LANES;
-  int64_t sub = first;
-  for (; sub < last; sub += 2) {
-    const Ahead ahead[2] = {tile_ahead<T>(cache, sub, first, last), tile_ahead<T>(cache, sub + 1, first, last)};
+  scores += (first - segment) * LANES;
+  for (int64_t sub = first; sub < last; sub += 2) {
+    const Ahead ahead[2] = {tile_ahead<K>(cache, sub, first, last, v_ahead),
+                            tile_ahead<K>(cache, sub + 1, first, last, v_ahead)};
     float* out = scores + (sub - first) * LANES;
     if (sub + 2 <= last) {
-      direct_scores<T, R, 2>(cache, q, sub, ahead, out);
+      direct_scores<K, R, 2>(cache, q, sub, ahead, out);
     } else {
-      direct_scores<T, R, 1>(cache, q, sub, ahead, out);
+      direct_scores<K, R, 1>(cache, q, sub, ahead, out);
     }
   }
   for (int r = 0; r < R; ++r) {
@@ -128,43 +122,43 @@ void direct_weights(const HeadCache& cache, const float* q, int64_t low, int64_t
     store(row, masked(load(row, Whole{}), first, low, high), Whole{});
     float* tail = row + (last - 1 - first) * LANES;
     store(tail, masked(load(tail, Whole{}), last - 1, low, high), Whole{});
-    softmax_row(row, last - first, largest + r, sum + r);
   }
 }
 
-template <class T, int R>
+template <class V, int R>
 void direct_outputs(const HeadCache& cache, const float* weights, int64_t low, int64_t high, float* o,
                     int64_t o_stride) {
   constexpr int N = ACCUMULATORS / R > 4 ? 4 : ACCUMULATORS / R > 0 ? ACCUMULATORS / R : 1;
   const int64_t dim = cache.a.head_dim;
   int64_t channel = 0;
   for (; channel + N * LANES <= dim; channel += N * LANES) {
-    direct_values<T, R, N>(cache, weights, low, high, channel, Whole{}, o, o_stride);
+    direct_values<V, R, N>(cache, weights, low, high, channel, Whole{}, o, o_stride);
   }
   for (; channel + LANES <= dim; channel += LANES) {
-    direct_values<T, R, 1>(cache, weights, low, high, channel, Whole{}, o, o_stride);
+    direct_values<V, R, 1>(cache, weights, low, high, channel, Whole{}, o, o_stride);
   }
   if (channel < dim) {
-    direct_values<T, R, 1>(cache, weights, low, high, channel, First{int(dim - channel)}, o, o_stride);
+    direct_values<V, R, 1>(cache, weights, low, high, channel, First{int(dim - channel)}, o, o_stride);
   }
 }
 
-using DirectWeights = void (*)(const HeadCache&, const float*, int64_t, int64_t, float*, float*, float*);
-using DirectOutputs = void (*)(const HeadCache&, const float*, int64_t, int64_t, float*, int64_t);
-
-template <class T>
-INLINE DirectWeights direct_weights_of(int64_t rows) {
-  static constexpr DirectWeights table[MAX_DIRECT_ROWS] = {
-      direct_weights<T, 1>, direct_weights<T, 2>, direct_weights<T, 3>, direct_weights<T, 4>,
-      direct_weights<T, 5>, direct_weights<T, 6>, direct_weights<T, 7>, direct_weights<T, 8>};
-  return table[rows - 1];
-}
-template <class T>
-INLINE DirectOutputs direct_outputs_of(int64_t rows) {
-  static constexpr DirectOutputs table[MAX_DIRECT_ROWS] = {
-      direct_outputs<T, 1>, direct_outputs<T, 2>, direct_outputs<T, 3>, direct_outputs<T, 4>,
-      direct_outputs<T, 5>, direct_outputs<T, 6>, direct_outputs<T, 7>, direct_outputs<T, 8>};
-  return table[rows - 1];
+// Calls body with the number of rows as a compile-time constant.
+template <int N>
+struct Rows {
+  static constexpr int COUNT = N;
+};
+template <class Body>
+INLINE void with_direct_rows(int64_t rows, Body body) {
+  switch (rows) {
+    case 1: return body(Rows<1>{});
+    case 2: return body(Rows<2>{});
+    case 3: return body(Rows<3>{});
+    case 4: return body(Rows<4>{});
+    case 5: return body(Rows<5>{});
+    case 6: return body(Rows<6>{});
+    case 7: return body(Rows<7>{});
+    case 8: return body(Rows<8>{});
+  }
 }
 
 }  // namespace kvasir::KVASIR_ISA

@@ -3,9 +3,24 @@
 #include <stdexcept>
 #include <vector>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 namespace kvasir {
 
 namespace {
+
+#if defined(KVASIR_HAS_NEON)
+bool has_neon_dot() {
+#if defined(__linux__)
+  constexpr unsigned long ASIMDDP = 1ul << 20;  // of AT_HWCAP
+  return getauxval(AT_HWCAP) & ASIMDDP;
+#else
+  return true;  // every 64-bit machine of the other systems has it
+#endif
+}
+#endif
 
 struct Candidate {
   const KernelTable* table;
@@ -16,14 +31,19 @@ struct Candidate {
 std::vector<Candidate> candidates() {
   std::vector<Candidate> all;
 #if defined(KVASIR_HAS_AVX512)
-  all.push_back({kernels_avx512(), __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                                       __builtin_cpu_supports("avx512cd")});
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512cd");
+  all.push_back({kernels_avx512vnni(), has_avx512 && __builtin_cpu_supports("avx512vnni")});
+  all.push_back({kernels_avx512(), has_avx512});
 #endif
 #if defined(KVASIR_HAS_AVX2)
-  all.push_back({kernels_avx2(), __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")});
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  all.push_back({kernels_avxvnni(), has_avx2 && __builtin_cpu_supports("avxvnni")});
+  all.push_back({kernels_avx2(), has_avx2});
 #endif
 #if defined(KVASIR_HAS_NEON)
+  all.push_back({kernels_neondot(), has_neon_dot()});
   all.push_back({kernels_neon(), true});
 #endif
   all.push_back({kernels_plain(), true});

@@ -13,7 +13,10 @@ struct fp16 {
   uint16_t bits;
 };
 
-enum class Dtype : int32_t { FP32, BF16, FP16 };
+enum class Dtype : int32_t { FP32, BF16, FP16, INT8 };
+
+// The most tensors a format has for K or for V.
+constexpr int MAX_TENSORS = 4;
 
 // One per worker: memory that is kept between calls.  Each slot grows to the largest size asked for.
 class Scratch {
@@ -64,8 +67,8 @@ struct RowsArgs {        // rotate_rows and swiglu_rows
 };
 
 struct KVTarget {
-  void* k;
-  void* v;
+  void* k[MAX_TENSORS];  // of the format, in KVSpec's order
+  void* v[MAX_TENSORS];
   Dtype k_dtype, v_dtype;
   const int32_t* heads;
   int64_t num_heads;     // in this store tensor
@@ -111,8 +114,8 @@ struct Unit {
 struct AttendArgs {
   const float* q;         // [T, num_heads, head_dim]
   float* out;
-  const void* k;
-  const void* v;
+  const void* k[MAX_TENSORS];  // of the format, in KVSpec's order
+  const void* v[MAX_TENSORS];
   Dtype k_dtype, v_dtype;
   const int32_t* heads;   // [num_store_heads]
   int64_t num_store_heads, num_heads, group, head_dim, block_size;
@@ -142,7 +145,10 @@ struct KernelTable {
 
 const KernelTable* kernels_plain();
 const KernelTable* kernels_avx2();
+const KernelTable* kernels_avxvnni();
 const KernelTable* kernels_avx512();
+const KernelTable* kernels_avx512vnni();
 const KernelTable* kernels_neon();
+const KernelTable* kernels_neondot();
 
 }  // namespace kvasir

@@ -25,25 +25,25 @@ struct QueryRows {
 };
 
 // k: [sub][d][16] of the chunk.
-template <class T>
+template <class K>
 inline void convert_k(const HeadCache& cache, int64_t first_sub, int64_t last_sub, float* k) {
-  const int64_t dim = cache.a.head_dim, stride = cache.a.block_size;
+  const int64_t dim = cache.a.head_dim;
   for (int64_t sub = first_sub; sub < last_sub; ++sub) {
-    const T* tile = cache.k<T>(sub);
-    for (int64_t d = 0; d < dim; ++d, k += LANES) store(k, load(tile + d * stride, Whole{}), Whole{});
+    const K tile(cache, sub);
+    for (int64_t d = 0; d < dim; ++d, k += LANES) store(k, tile.column(d), Whole{});
   }
 }
 
 // v: [token][D rounded up to sixteen].  Returns whether any value is NaN or infinite, be it stale or real.
-template <class T>
+template <class V>
 inline bool convert_v(const HeadCache& cache, int64_t first_sub, int64_t last_sub, float* v) {
   const int64_t dim = cache.a.head_dim, stride = (dim + LANES - 1) / LANES * LANES;
   I16 largest = splat(0);
   for (int64_t sub = first_sub; sub < last_sub; ++sub) {
-    const T* tile = cache.v<T>(sub);
+    const V tile(cache, sub);
     for (int64_t t = 0; t < LANES; ++t, v += stride) {
       for_lanes(dim, [&](int64_t i, auto part) {
-        F16 value = load(tile + t * dim + i, part);
+        F16 value = tile.row(t, i, part);
         largest = max(largest, as_int(value) & splat(0x7fffffff));
         store(v + i, value, Whole{});
       });
@@ -150,43 +150,55 @@ struct SegmentRange {
   int64_t low, high;  // tokens of it that some query of the block sees
 };
 
+// Calls body(row, count, first, last) for every tile of rows and the sub-blocks of [begin, end) that some of it sees.
+template <class Body>
+INLINE void for_row_tiles(const QueryRows& rows, int64_t begin, int64_t end, Body body) {
+  for (int64_t row = 0; row < rows.count; row += TILE_ROWS) {
+    const int64_t last_row = smaller(row + TILE_ROWS, rows.count) - 1;
+    const int64_t first = larger(begin, rows.low(row) / LANES);
+    const int64_t last = smaller(end, (rows.high(last_row) + LANES - 1) / LANES);
+    if (first < last) body(row, last_row - row + 1, first, last);
+  }
+}
+
+// -inf where a row of the tile does not see.  scores: of the tile's first row at sub-block ``first``.
+inline void mask_tile(const QueryRows& rows, int64_t row, int64_t count, int64_t first, int64_t last, float* scores) {
+  if (first * LANES >= rows.low(row + count - 1) && last * LANES <= rows.high(row)) return;
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t sub = first; sub < last; ++sub) {
+      float* s = scores + r * SCORE_STRIDE + (sub - first) * LANES;
+      store(s, masked(load(s, Whole{}), sub, rows.low(row + r), rows.high(row + r)), Whole{});
+    }
+  }
+}
+
 // Masked scores of all rows against [range.low, range.high).  q: [tile][d][TILE_ROWS], scores: [row][SCORE_STRIDE].
-template <class T>
+template <class K>
 void block_scores(const HeadCache& cache, const QueryRows& rows, const SegmentRange& range, const float* q, float* k,
                   float* scores) {
   const int64_t dim = cache.a.head_dim, last_sub = (range.high + LANES - 1) / LANES;
   for (int64_t chunk = range.low / LANES; chunk < last_sub; chunk += CHUNK_SUBS) {
     const int64_t chunk_end = smaller(chunk + CHUNK_SUBS, last_sub);
-    convert_k<T>(cache, chunk, chunk_end, k);
-    for (int64_t row = 0; row < rows.count; row += TILE_ROWS) {
-      const int64_t last_row = smaller(row + TILE_ROWS, rows.count) - 1;
-      const int64_t first = larger(chunk, rows.low(row) / LANES);
-      const int64_t last = smaller(chunk_end, (rows.high(last_row) + LANES - 1) / LANES);
-      if (first >= last) continue;
+    convert_k<K>(cache, chunk, chunk_end, k);
+    for_row_tiles(rows, chunk, chunk_end, [&](int64_t row, int64_t count, int64_t first, int64_t last) {
       float* out = scores + row * SCORE_STRIDE + (first * LANES - range.start);
-      with_tile(last_row - row + 1, [&](auto tile) {
+      with_tile(count, [&](auto tile) {
         tile.scores(last - first, q + row * dim, k + (first - chunk) * dim * LANES, dim, out);
       });
-      if (first * LANES >= rows.low(last_row) && last * LANES <= rows.high(row)) continue;
-      for (int64_t r = row; r <= last_row; ++r) {
-        for (int64_t sub = first; sub < last; ++sub) {
-          float* s = scores + r * SCORE_STRIDE + (sub * LANES - range.start);
-          store(s, masked(load(s, Whole{}), sub, rows.low(r), rows.high(r)), Whole{});
-        }
-      }
-    }
+      mask_tile(rows, row, count, first, last, out);
+    });
   }
 }
 
 // Weighted sums of V for all rows; o: [row][D rounded up], overwritten.
-template <class T>
+template <class V>
 void block_values(const HeadCache& cache, const QueryRows& rows, const SegmentRange& range, const float* weights,
                   float* v, float* o) {
   const int64_t stride = (cache.a.head_dim + LANES - 1) / LANES * LANES, last_sub = (range.high + LANES - 1) / LANES;
   memset(o, 0, rows.count * stride * sizeof(float));
   for (int64_t chunk = range.low / LANES; chunk < last_sub; chunk += CHUNK_SUBS) {
     const int64_t chunk_end = smaller(chunk + CHUNK_SUBS, last_sub), chunk_start = chunk * LANES;
-    const bool has_special = convert_v<T>(cache, chunk, chunk_end, v);
+    const bool has_special = convert_v<V>(cache, chunk, chunk_end, v);
     for (int64_t row = 0; row < rows.count; row += TILE_ROWS) {
       const int64_t last_row = smaller(row + TILE_ROWS, rows.count) - 1;
       const int64_t first = larger(larger(chunk_start, range.low), rows.low(row));
@@ -210,13 +222,21 @@ void block_values(const HeadCache& cache, const QueryRows& rows, const SegmentRa
   }
 }
 
+// The sub-blocks that scores were written for: those some row of the same tile sees.
+struct TileRange {
+  int64_t first, last;
+
+  INLINE TileRange(const QueryRows& rows, const SegmentRange& range, int64_t row) {
+    const int64_t tile = row / TILE_ROWS * TILE_ROWS, last_row = smaller(tile + TILE_ROWS, rows.count) - 1;
+    first = larger(range.low, rows.low(tile)) / LANES;
+    last = (smaller(range.high, rows.high(last_row)) + LANES - 1) / LANES;
+  }
+};
+
 // Scores to weights, row by row; a row that sees nothing of the segment gets sum 0.
 inline void block_softmax(const QueryRows& rows, const SegmentRange& range, float* scores, float* largest, float* sum) {
   for (int64_t row = 0; row < rows.count; ++row) {
-    const int64_t tile = row / TILE_ROWS * TILE_ROWS, last_row = smaller(tile + TILE_ROWS, rows.count) - 1;
-    // The sub-blocks block_scores wrote for this row's tile.
-    const int64_t first = larger(range.low, rows.low(tile)) / LANES;
-    const int64_t last = (smaller(range.high, rows.high(last_row)) + LANES - 1) / LANES;
+    const auto [first, last] = TileRange(rows, range, row);
     float* row_scores = scores + row * SCORE_STRIDE + (first * LANES - range.start);
     if (larger(range.low, rows.low(row)) >= smaller(range.high, rows.high(row))) {
       if (first < last) memset(row_scores, 0, (last - first) * LANES * sizeof(float));

@@ -1,6 +1,7 @@
 // The q/k/v product's epilogue: scales, bias, head norms, RoPE, and the write into the paged cache.
 #pragma once
 
+#include "int8_tiles.h"
 #include "rows.h"
 
 namespace kvasir::KVASIR_ISA {
@@ -46,38 +47,46 @@ inline void write_v(T* tile, int64_t offset, int64_t head_dim, const float* head
   for_lanes(head_dim, [&](int64_t i, auto part) { store(tile + offset * head_dim + i, load(head + i, part), part); });
 }
 
-template <class T>
-INLINE T* tile_of(void* tensor, const KVTarget& target, int64_t block, int64_t index, int64_t head_dim) {
-  return (T*)tensor + (block * target.num_heads + index) * target.block_size * head_dim;
-}
+// Where a token goes: tile (block and head, over the whole store tensor) and its offset inside.
+struct SlotOf {
+  int64_t tile, offset, size;
 
-inline void encode_k(const KVTarget& target, int64_t slot, int64_t index, int64_t head_dim, const float* head) {
-  const int64_t block = slot / target.block_size, offset = slot % target.block_size, size = target.block_size;
+  INLINE SlotOf(const KVTarget& target, int64_t slot, int64_t index)
+      : tile(slot / target.block_size * target.num_heads + index),
+        offset(slot % target.block_size),
+        size(target.block_size) {}
+  template <class T>
+  INLINE T* dense(void* tensor, int64_t head_dim) const {
+    return (T*)tensor + tile * size * head_dim;
+  }
+};
+
+// ``codes``: room for a row of bytes.
+inline void encode_k(const KVTarget& target, const SlotOf& slot, int64_t dim, const float* head, int8_t* codes) {
+  void* k = target.k[0];
   switch (target.k_dtype) {
-    case Dtype::FP32:
-      return write_k(tile_of<float>(target.k, target, block, index, head_dim), offset, size, head_dim, head);
-    case Dtype::BF16:
-      return write_k(tile_of<bf16>(target.k, target, block, index, head_dim), offset, size, head_dim, head);
-    case Dtype::FP16:
-      return write_k(tile_of<fp16>(target.k, target, block, index, head_dim), offset, size, head_dim, head);
+    case Dtype::FP32: return write_k(slot.dense<float>(k, dim), slot.offset, slot.size, dim, head);
+    case Dtype::BF16: return write_k(slot.dense<bf16>(k, dim), slot.offset, slot.size, dim, head);
+    case Dtype::FP16: return write_k(slot.dense<fp16>(k, dim), slot.offset, slot.size, dim, head);
+    case Dtype::INT8: return write_int8_k(k, slot.tile, slot.offset, slot.size, dim, codes, head);
   }
 }
 
-inline void encode_v(const KVTarget& target, int64_t slot, int64_t index, int64_t head_dim, const float* head) {
-  const int64_t block = slot / target.block_size, offset = slot % target.block_size;
+inline void encode_v(const KVTarget& target, const SlotOf& slot, int64_t dim, const float* head, int8_t* codes) {
+  void* v = target.v[0];
   switch (target.v_dtype) {
-    case Dtype::FP32:
-      return write_v(tile_of<float>(target.v, target, block, index, head_dim), offset, head_dim, head);
-    case Dtype::BF16:
-      return write_v(tile_of<bf16>(target.v, target, block, index, head_dim), offset, head_dim, head);
-    case Dtype::FP16:
-      return write_v(tile_of<fp16>(target.v, target, block, index, head_dim), offset, head_dim, head);
+    case Dtype::FP32: return write_v(slot.dense<float>(v, dim), slot.offset, dim, head);
+    case Dtype::BF16: return write_v(slot.dense<bf16>(v, dim), slot.offset, dim, head);
+    case Dtype::FP16: return write_v(slot.dense<fp16>(v, dim), slot.offset, dim, head);
+    case Dtype::INT8: return write_int8_v(v, slot.tile, slot.offset, slot.size, dim, codes, head);
   }
 }
 
 inline void qkv_write(const QkvArgs& a, int64_t begin, int64_t end, Scratch& scratch) {
   const int64_t dim = a.head_dim;
-  float* head = scratch.floats(0, padded(dim));
+  float* head = row_buffer(scratch, 2 * padded(dim));
+  for (int64_t i = dim; i < padded(dim); ++i) head[i] = 0.0f;  // what quantise asks for
+  int8_t* codes = (int8_t*)(head + padded(dim));
   for (int64_t t = begin; t < end; ++t) {
     const float *cos = a.cos + t * (dim / 2), *sin = a.sin + t * (dim / 2);
     with_row(a.product, t, [&](auto product) {
@@ -91,12 +100,13 @@ inline void qkv_write(const QkvArgs& a, int64_t begin, int64_t end, Scratch& scr
         const KVTarget& target = a.targets[n];
         for (int64_t index = 0; index < target.num_heads; ++index) {
           const int64_t kv_head = target.heads[index];
+          const SlotOf slot(target, target.slots[t], index);
           read_head(product, (a.num_heads + kv_head) * dim, dim, head);
           if (a.k_norm) norm_head(head, a.k_norm, a.eps, dim);
           rope_head(head, cos, sin, dim);
-          encode_k(target, target.slots[t], index, dim, head);
+          encode_k(target, slot, dim, head, codes);
           read_head(product, (a.num_heads + a.num_kv_heads + kv_head) * dim, dim, head);
-          encode_v(target, target.slots[t], index, dim, head);
+          encode_v(target, slot, dim, head, codes);
         }
       }
     });

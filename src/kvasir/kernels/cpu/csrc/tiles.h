@@ -16,18 +16,12 @@ struct HeadCache {
   const int32_t* table;
   int64_t index;  // of the head in the store
 
-  // Element (d = 0, first token) of the K tile's sub-block; the next d is block_size further on.
-  template <class T>
-  INLINE const T* k(int64_t sub) const {
-    const int64_t token = sub * LANES, block = table[token / a.block_size];
-    return (const T*)a.k + (block * a.num_store_heads + index) * a.head_dim * a.block_size + token % a.block_size;
+  // Which tile (block and head) holds the sub-block, counted over the whole store tensor.
+  INLINE int64_t tile(int64_t sub) const {
+    return int64_t(table[sub * LANES / a.block_size]) * a.num_store_heads + index;
   }
-  // First token's row; the next token is head_dim further on.
-  template <class T>
-  INLINE const T* v(int64_t sub) const {
-    const int64_t token = sub * LANES, block = table[token / a.block_size];
-    return (const T*)a.v + ((block * a.num_store_heads + index) * a.block_size + token % a.block_size) * a.head_dim;
-  }
+  // The sub-block's first token inside its tile.
+  INLINE int64_t offset(int64_t sub) const { return sub * LANES % a.block_size; }
 };
 
 // What the query at ``position`` sees: [first, position].
