@@ -1,7 +1,8 @@
 // Runs one attention step and one row kernel of the NEON build on inputs from a file; test_neon.py compares the outputs.
 //
-// In:  9 int64 (rows, tokens, table width, block size, window, query heads, KV heads, head size, blocks), K/V dtype,
-//      row length, bytes of K and of V; query_start, first_position, table (int32), q (fp32), K, V (as stored), gate-and-up rows (fp32).
+// In:  11 int64 (rows, tokens, table width, block size, window, sinks, block size of the window, query heads, KV heads,
+//      head size, blocks), K/V dtype, row length, bytes of K and of V; query_start, first_position, table (int32),
+//      q (fp32), K, V (as stored), gate-and-up rows (fp32).
 // Out: attention output (fp32), SwiGLU codes (int8), their scales (fp32).
 #include <cstdio>
 #include <numeric>
@@ -22,14 +23,14 @@ static std::vector<T> read(FILE* file, int64_t count) {
 
 int main(int, char** argv) {
   FILE* in = std::fopen(argv[1], "rb");
-  const std::vector<int64_t> n = read<int64_t>(in, 12);
-  const int64_t rows = n[0], tokens = n[1], width = n[2], size = n[3], heads = n[5], kv_heads = n[6], dim = n[7];
-  const Dtype dtype = Dtype(n[9]);
+  const std::vector<int64_t> n = read<int64_t>(in, 14);
+  const int64_t rows = n[0], tokens = n[1], width = n[2], size = n[3], heads = n[7], kv_heads = n[8], dim = n[9];
+  const Dtype dtype = Dtype(n[11]);
   const auto query_start = read<int32_t>(in, rows + 1), first = read<int32_t>(in, rows);
   const auto table = read<int32_t>(in, rows * width);
   const auto q = read<float>(in, tokens * heads * dim);
-  const auto k = read<char>(in, n[11]), v = read<char>(in, n[11]);
-  const int64_t length = n[10];
+  const auto k = read<char>(in, n[13]), v = read<char>(in, n[13]);
+  const int64_t length = n[12];
   const auto gate_up = read<float>(in, tokens * 2 * length);
   std::fclose(in);
 
@@ -41,8 +42,8 @@ int main(int, char** argv) {
   std::vector<int8_t> codes(tokens * length);
   std::vector<int32_t> all_heads(kv_heads);
   std::iota(all_heads.begin(), all_heads.end(), 0);
-  WorkList work({rows, tokens, width, size, n[4], heads / kv_heads, kv_heads, n[8], 1}, query_start.data(),
-                first.data(), table.data());
+  WorkList work({rows, tokens, width, size, {n[4], n[5], n[6]}, heads / kv_heads, kv_heads, n[10], 1},
+                query_start.data(), first.data(), table.data());
   AttendArgs attend{};
   attend.q = q.data();
   attend.out = out.data();

@@ -10,6 +10,7 @@ from kvasir.formats.store import KVStore
 from kvasir.kernels.interface import AttentionPlan, HeadShape, Kernels, LayerKV, Product
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVGeometry, KVLayout
+from kvasir.kv.retention import FULL, Retention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class Setup:
     v_dtype: KVDtype = KVDtype.FP32
     window: int | None = None
     block_size: int = 16
+    retention: Retention = FULL
 
     @property
     def shape(self) -> HeadShape:
@@ -43,7 +45,13 @@ class Setup:
             head_dim=self.head_dim,
             sliding_windows=(self.window,),
         )
-        return KVLayout.from_geometry(geometry, block_size=self.block_size, k_dtype=self.k_dtype, v_dtype=self.v_dtype)
+        return KVLayout.from_geometry(
+            geometry,
+            block_size=self.block_size,
+            k_dtype=self.k_dtype,
+            v_dtype=self.v_dtype,
+            retention=self.retention,
+        )
 
 
 @dataclass
@@ -83,10 +91,10 @@ class Scene:
             end = sequence.num_computed + count
             while len(sequence.table) * size < end:
                 sequence.table.append(self.free.pop())
-            dead = retention.num_dead_blocks(sequence.num_computed, size)
+            dead = retention.dead_blocks(sequence.num_computed, size)
             starts.append(starts[-1] + count)
             firsts.append(sequence.num_computed)
-            tables.append([-1] * dead + sequence.table[dead:])
+            tables.append([-1 if i in dead else block for i, block in enumerate(sequence.table)])
             slots += [sequence.table[i // size] * size + i % size for i in range(sequence.num_computed, end)]
         longest = max(map(len, tables))
         return AttentionPlan(

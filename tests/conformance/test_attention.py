@@ -11,6 +11,7 @@ from kvasir.kernels.cpu.kernels import CpuKernels
 from kvasir.kernels.interface import AttentionPlan, Kernels, Product
 from kvasir.kernels.reference import ReferenceKernels
 from kvasir.kv.format_spec import KVDtype
+from kvasir.kv.retention import windowed
 
 BOUND = TOLERANCES["attend", "relative"]
 
@@ -51,11 +52,12 @@ def assert_agrees(setup: Setup, kernels: CpuKernels, oracle: ReferenceKernels, r
 
 @pytest.mark.parametrize("dtype", list(KVDtype))
 @pytest.mark.parametrize("head_dim", [32, 40, 64, 80, 128, 256])
-@pytest.mark.parametrize("window", [None, 24, 700])
+@pytest.mark.parametrize("window", [None, 24, 700, "sinks"])
 def test_agrees_with_the_reference(
-    cpu: CpuKernels, reference: ReferenceKernels, dtype: KVDtype, head_dim: int, window: int | None
+    cpu: CpuKernels, reference: ReferenceKernels, dtype: KVDtype, head_dim: int, window: int | str | None
 ) -> None:
-    setup = Setup(head_dim=head_dim, k_dtype=dtype, v_dtype=dtype, window=window)
+    rule = {"retention": windowed(sinks=4, window=300)} if window == "sinks" else {"window": window}
+    setup = Setup(head_dim=head_dim, k_dtype=dtype, v_dtype=dtype, **rule)  # type: ignore[arg-type]
     assert_agrees(setup, cpu, reference, RAGGED)
 
 

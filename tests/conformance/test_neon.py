@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from kvasir.kernels.cpu.views import DTYPE_CODES
 from kvasir.kernels.interface import Product, Rows, RowStyle
 from kvasir.kernels.reference import ReferenceKernels
 from kvasir.kv.format_spec import KVDtype
+from kvasir.kv.retention import windowed
 
 COMPILER = shutil.which("aarch64-linux-gnu-g++")
 EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
@@ -38,24 +40,18 @@ def driver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("dtype", list(KVDtype))
-@pytest.mark.parametrize("window", [None, 24])
+@pytest.mark.parametrize("rule", [{}, {"window": 24}, {"retention": windowed(sinks=4, window=40)}], ids=str)
 def test_neon_agrees_with_the_reference(
-    driver: Path, tmp_path: Path, reference: ReferenceKernels, dtype: KVDtype, window: int | None
+    driver: Path, tmp_path: Path, reference: ReferenceKernels, dtype: KVDtype, rule: dict[str, Any]
 ) -> None:
-    setup = Setup(k_dtype=dtype, v_dtype=dtype, window=window, head_dim=40)
+    setup = Setup(k_dtype=dtype, v_dtype=dtype, head_dim=40, **rule)
     scene, plan, q = make_step(setup, CpuKernels(1), RAGGED[:8])
     num_tokens = len(q)
     gate_up = random_product(setup, num_tokens)[:, :1].repeat(1, 2 * ROW_LENGTH) * torch.linspace(-9, 9, 2 * ROW_LENGTH)
     num_rows, table_width = plan.block_table.shape
-    header = [
-        num_rows,
-        num_tokens,
-        table_width,
-        setup.block_size,
-        setup.window or 0,
-        setup.num_heads,
-        setup.num_kv_heads,
-    ]
+    sees = plan.retention
+    header = [num_rows, num_tokens, table_width, setup.block_size, sees.window, sees.sinks, sees.block_size]
+    header += [setup.num_heads, setup.num_kv_heads]
     header += [setup.head_dim, len(scene.kv.k[0]), DTYPE_CODES[dtype], ROW_LENGTH, scene.kv.k[0].nbytes]
     parts = [torch.tensor(header), plan.query_start, plan.first_position, plan.block_table, q, scene.kv.k[0]]
     parts += [scene.kv.v[0], gate_up]

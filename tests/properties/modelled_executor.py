@@ -10,6 +10,7 @@ import hashlib
 
 from kvasir.core.step import SampledToken, StepPlan, StepResult, StepRow
 from kvasir.kv.layout import KVLayout
+from kvasir.kv.retention import Retention, RetentionKind
 
 VOCAB_SIZE = 50
 
@@ -22,6 +23,16 @@ def draw_token(token_ids, index: int) -> int:
     """The token that follows ``token_ids`` in the random stream of sequence ``index``."""
     digest = hashlib.blake2b(prefix_digest(token_ids) + bytes([index]), digest_size=4).digest()
     return int.from_bytes(digest, "little") % VOCAB_SIZE
+
+
+def sees(retention: Retention, query: int, key: int) -> bool:
+    """Law 2, written out once more: whether the query at position ``query`` sees the earlier ``key``."""
+    if retention.kind is RetentionKind.FULL:
+        return True
+    if retention.kind is RetentionKind.SLIDING:
+        return key > query - retention.window
+    size = retention.block_size
+    return key // size < retention.sinks // size or key // size >= query // size - retention.window // size
 
 
 class ModelledExecutor:
@@ -80,8 +91,11 @@ class ModelledExecutor:
         block_size = self.layout.block_size
         for group_id, spec in enumerate(self.layout.groups):
             table = self.tables[row.sequence_id][group_id]
-            last = row.position + len(row.token_ids) - 1
-            for position in range(spec.retention.first_visible(row.position), last + 1):
+            queries = range(row.position, row.position + len(row.token_ids))
+            for position in range(queries.stop):
+                # The first query reaches furthest back, and every later one sees itself.
+                if position not in queries and not sees(spec.retention, queries.start, position):
+                    continue
                 held = self.slots[group_id].get((table[position // block_size], position % block_size))
                 assert held == prefix_digest(history[: position + 1]), (
                     f"sequence {row.sequence_id} would read a wrong key at position {position} of group {group_id}"

@@ -3,9 +3,12 @@
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from kv_setup import make_manager, make_sequence
+from kv_setup import make_sequence
+from layouts import MIXTURES
+from modelled_executor import sees
 
 from kvasir.kv.audit import audit
+from kvasir.kv.manager import KVManager, KVManagerConfig
 
 BLOCK_SIZE = 16
 
@@ -13,9 +16,17 @@ BLOCK_SIZE = 16
 class PrefixMachine(RuleBasedStateMachine):
     """``content[g][block_id]`` is the prefix (as a tuple of tokens up to the block's end) it was computed for."""
 
-    @initialize(windows=st.sampled_from([(None,), (40,), (None, 24), (20, 50)]), num_blocks=st.integers(10, 20))
-    def start(self, windows, num_blocks):
-        self.manager = make_manager(num_blocks=num_blocks, windows=windows, chunk=160, max_model_len=160)
+    @initialize(mixture=st.sampled_from(sorted(MIXTURES)), num_blocks=st.integers(10, 20))
+    def start(self, mixture, num_blocks):
+        layout = MIXTURES[mixture]
+        self.manager = KVManager(
+            KVManagerConfig(
+                layout=layout,
+                num_blocks=(num_blocks,) * len(layout.groups),
+                max_model_len=160,
+                max_chunk_tokens=160,
+            )
+        )
         self.content: list[dict[int, tuple]] = [{} for _ in self.manager.groups]
         self.live: dict[int, object] = {}
         self.next_id = 0
@@ -38,15 +49,16 @@ class PrefixMachine(RuleBasedStateMachine):
         first_new = hit.num_tokens // BLOCK_SIZE
         for g, table in enumerate(self.manager.sequences[sequence.sequence_id].tables):
             for i, block in enumerate(table.blocks):
-                if i >= first_new:
+                if i >= first_new and block is not None:
                     self.content[g][block.block_id] = (salt, *sequence.token_ids[: (i + 1) * BLOCK_SIZE])
         self.live[sequence.sequence_id] = sequence
 
     def check_hit(self, sequence, hit, salt):
         assert hit.num_tokens % BLOCK_SIZE == 0 and hit.num_tokens < sequence.num_tokens
         for g, spec in enumerate(self.manager.groups):
-            visible = spec.retention.first_visible(hit.num_tokens)
-            for position in range(visible, hit.num_tokens):
+            for position in range(hit.num_tokens):
+                if not sees(spec.retention, hit.num_tokens, position):
+                    continue
                 i = position // BLOCK_SIZE
                 block = hit.blocks[g][i]
                 assert block is not None, f"hit of {hit.num_tokens} lacks position {position} in group {g}"

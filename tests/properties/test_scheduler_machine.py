@@ -4,7 +4,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from modelled_executor import VOCAB_SIZE, ModelledExecutor, expected_tokens
+from layouts import MIXTURES
+from modelled_executor import VOCAB_SIZE, ModelledExecutor, expected_tokens, sees
 
 from kvasir.core.clock import VirtualClock
 from kvasir.core.errors import BadRequestError
@@ -14,24 +15,17 @@ from kvasir.core.sampling import SamplingParams
 from kvasir.core.sequence import FinishReason
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.audit import audit
-from kvasir.kv.format_spec import KVDtype
-from kvasir.kv.layout import KVGeometry, KVLayout
 from kvasir.kv.manager import KVManager, KVManagerConfig
+from kvasir.kv.retention import RetentionKind
 from kvasir.scheduling.config import BatchingMode, QueuePolicy, SchedulerConfig
 from kvasir.scheduling.scheduler import Scheduler
 
 MAX_MODEL_LEN = 128
-WINDOWS = {
-    "full": (None, None),
-    "sliding": (24, 24),
-    "hybrid": (None, 24),
-    "two windows": (17, 40),
-}
 
 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
-        windows=st.sampled_from(sorted(WINDOWS)),
+        mixture=st.sampled_from(sorted(MIXTURES)),
         spare_blocks=st.integers(0, 12),
         max_num_seqs=st.integers(1, 6),
         budget=st.integers(6, 70),
@@ -43,11 +37,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         fail=st.booleans(),
     )
     def start(
-        self, windows, spare_blocks, max_num_seqs, budget, policy, batching, caching, contiguous, threshold, fail
+        self, mixture, spare_blocks, max_num_seqs, budget, policy, batching, caching, contiguous, threshold, fail
     ):
-        geometry = KVGeometry(num_layers=2, num_kv_heads=1, head_dim=16, sliding_windows=WINDOWS[windows])
-        layout = KVLayout.from_geometry(geometry, block_size=16, k_dtype=KVDtype.FP32, v_dtype=KVDtype.FP32)
-        allocation = AllocationKind.CONTIGUOUS if contiguous and not caching else AllocationKind.PAGED
+        layout = MIXTURES[mixture]
+        has_window = any(spec.retention.kind is RetentionKind.WINDOW for spec in layout.groups)
+        is_contiguous = contiguous and not caching and not has_window
+        allocation = AllocationKind.CONTIGUOUS if is_contiguous else AllocationKind.PAGED
         whole = MAX_MODEL_LEN // 16
         num_blocks = tuple(
             (whole if allocation is AllocationKind.CONTIGUOUS else spec.max_blocks(MAX_MODEL_LEN, budget))
@@ -125,6 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.clock.advance(0.01)
             self.take(self.scheduler.apply(result))
             audit(self.manager)
+            self.check_nothing_invisible_is_held()
 
     @precondition(lambda self: self.scheduler.has_work)
     @rule(data=st.data())
@@ -153,6 +149,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     def nothing_leaks(self):
         if hasattr(self, "manager"):
             audit(self.manager)
+
+    def check_nothing_invisible_is_held(self):
+        """In the step in which nobody can see a block any more, it comes back; every other stays."""
+        if self.manager.regions is not None:
+            return
+        for sequence in self.scheduler.running:
+            for spec, table in zip(
+                self.manager.groups, self.manager.sequences[sequence.sequence_id].tables, strict=True
+            ):
+                for i, block in enumerate(table.blocks):
+                    last = (i + 1) * 16 - 1
+                    is_needed = last >= sequence.num_computed_tokens or sees(
+                        spec.retention, sequence.num_computed_tokens, last
+                    )
+                    assert (block is not None) == is_needed, f"{sequence!r} block {i} of {spec.retention}"
 
     def take(self, events):
         for event in events:

@@ -81,7 +81,8 @@ class AttentionPlan:
 
     query_start   int32 [R + 1]: row r owns tokens [query_start[r], query_start[r + 1])
     first_position int32 [R]: position of the row's first token in its sequence
-    block_table   int32 [R, max_blocks]: entries of blocks nobody sees are -1 and are never read
+    block_table   int32 [R, max_blocks]: entries of blocks nobody sees may hold anything, -1 where nothing is, and are
+                  never read
     slots         int64 [T]: where token t is written: block_id * B + offset
 
     A token is written before any query attends.  Never changed after its first use: ``prepared`` is where an
@@ -157,7 +158,8 @@ class Kernels(Protocol):
     def attend(self, q: Tensor, kv: LayerKV, plan: AttentionPlan, scale: float, out: Tensor) -> None:
         """Causal attention of ``q`` [T, Hq, D] over the paged cache for the KV heads of ``kv``.
 
-        The query at position i sees [retention.first_visible(i), i].  Query head h reads KV head h // (Hq / Hkv).
+        The query at position i sees [retention.first_visible(i), i] and the sinks [0, retention.sinks) up to i.  Query
+        head h reads KV head h // (Hq / Hkv).
         Writes ``out`` [T, Hq, D] for those query heads only; other heads of ``out`` are left alone.
         """
         ...

@@ -97,18 +97,21 @@ def _attend_row(
     q: Tensor, kv: LayerKV, plan: AttentionPlan, table: Tensor, first_position: int, scale: float, out: Tensor
 ) -> None:
     """Queries ``q`` [n, Hq, D] of one sequence at positions ``first_position`` and on."""
-    size = plan.block_size
+    size, rule = plan.block_size, plan.retention
     end = first_position + len(q)
-    oldest = plan.retention.first_visible(first_position)
-    blocks = table[oldest // size : -(-end // size)].long()
-    offset = oldest // size * size
-    k = FORMATS[kv.k_dtype].decode_k(kv.k, blocks)[:, oldest - offset : end - offset].double()
-    v = FORMATS[kv.v_dtype].decode_v(kv.v, blocks)[:, oldest - offset : end - offset].double()
+    num_sinks = min(rule.sinks, end)
+    oldest = min(rule.first_visible(first_position), end)
+    positions = torch.cat([torch.arange(num_sinks), torch.arange(oldest, end)])
+    indices, place = (positions // size).unique(return_inverse=True)
+    rows = place * size + positions % size
+    blocks = table[indices].long()
+    k = FORMATS[kv.k_dtype].decode_k(kv.k, blocks)[:, rows].double()
+    v = FORMATS[kv.v_dtype].decode_v(kv.v, blocks)[:, rows].double()
 
-    positions = torch.arange(oldest, end)
     queries = torch.arange(first_position, end)
-    lowest = torch.tensor([plan.retention.first_visible(int(i)) for i in queries])
-    is_seen = (positions <= queries[:, None]) & (positions >= lowest[:, None])
+    lowest = torch.tensor([rule.first_visible(int(i)) for i in queries])
+    is_kept = (positions < num_sinks) | (positions >= lowest[:, None])
+    is_seen = (positions <= queries[:, None]) & is_kept
 
     per_kv_head = q.shape[1] // kv.num_kv_heads
     for index, kv_head in enumerate(kv.heads.tolist()):

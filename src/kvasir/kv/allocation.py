@@ -1,14 +1,35 @@
 """How many blocks a sequence reserves: what it needs (paged), or the most it could ever need (contiguous)."""
 
+from collections.abc import Iterable
 from enum import Enum
 
-from kvasir.core.errors import InvariantViolation
+from kvasir.core.errors import ConfigError, InvariantViolation
+from kvasir.kv.retention import Retention, RetentionKind
 
 
 class AllocationKind(Enum):
     PAGED = "paged"
     CONTIGUOUS = "contiguous"
     """Reserve one run of consecutive blocks for max_model_len per sequence: the comparison, not a recommendation."""
+
+
+def check_allocation(
+    allocation: AllocationKind, *, enable_prefix_caching: bool, retentions: Iterable[Retention]
+) -> None:
+    """Raise ``ConfigError`` when contiguous regions meet what cannot work, or would do nothing, with them."""
+    if allocation is not AllocationKind.CONTIGUOUS:
+        return
+    if enable_prefix_caching:
+        raise ConfigError(
+            "--kv-allocation contiguous cannot share blocks, so it does not work with --enable-prefix-caching; "
+            "add --no-enable-prefix-caching."
+        )
+    for retention in retentions:
+        if retention.kind is RetentionKind.WINDOW:
+            raise ConfigError(
+                f"--kv-allocation contiguous gives no block back before a sequence ends, so --kv-retention {retention} "
+                "would save nothing with it; use --kv-allocation paged."
+            )
 
 
 class Regions:

@@ -73,16 +73,21 @@ def _audit_keys(manager: KVManager, group_id: int, pool: BlockPool) -> None:
 
 
 def _audit_tables(manager: KVManager) -> None:
-    """I5: all groups' tables of a sequence have one length, dead entries first.  I6: keys chain from the root."""
+    """I5: all groups' tables of a sequence have one length, and exactly the dead entries, which lie behind the sinks
+    and can be seen by nobody, hold no block.  I6: keys chain from the root."""
     for sequence_id, state in manager.sequences.items():
         lengths = {len(table) for table in state.tables}
         if manager.regions is None:
             _require(len(lengths) == 1, f"I5: sequence {sequence_id} has block tables of lengths {sorted(lengths)}")
-        for table in state.tables:
+        for spec, table in zip(manager.groups, state.tables, strict=True):
             _require(
-                all(block is not None for block in table.blocks[table.num_dead :])
-                and all(block is None for block in table.blocks[: table.num_dead]),
+                all((block is None) == (i in table.dead) for i, block in enumerate(table.blocks)),
                 f"I5: sequence {sequence_id} has a hole in its block table",
+            )
+            _require(
+                table.dead.stop <= len(table)
+                and (not table.dead or table.dead.start == spec.retention.sinks // spec.block_size),
+                f"I5: sequence {sequence_id} counts {table.dead} as given back, of {len(table)} blocks",
             )
         _require(
             state.num_registered <= max(len(state.keys), 0),

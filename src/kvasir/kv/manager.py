@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kvasir.core.errors import ConfigError, InvariantViolation
+from kvasir.core.errors import InvariantViolation
 from kvasir.core.sequence import Sequence
 from kvasir.core.step import BlockCopy, TableUpdate
-from kvasir.kv.allocation import AllocationKind, Regions
+from kvasir.kv.allocation import AllocationKind, Regions, check_allocation
 from kvasir.kv.block import Block
 from kvasir.kv.content import ContentOf, token_content
 from kvasir.kv.free_list import FreeList
@@ -38,11 +38,11 @@ class KVManagerConfig:
     make_free_list: Callable[[], FreeList] = FreeList
 
     def __post_init__(self) -> None:
-        if self.allocation is AllocationKind.CONTIGUOUS and self.enable_prefix_caching:
-            raise ConfigError(
-                "--kv-allocation contiguous cannot share blocks, so it does not work with --enable-prefix-caching; "
-                "add --no-enable-prefix-caching."
-            )
+        check_allocation(
+            self.allocation,
+            enable_prefix_caching=self.enable_prefix_caching,
+            retentions=[spec.retention for spec in self.layout.groups],
+        )
 
 
 class Reservation(NamedTuple):
@@ -77,6 +77,8 @@ class KVManager:
         self._content_of = config.content_of
         self._roots: dict[tuple[str, str], bytes] = {}
         self._has_windows = any(spec.retention.window for spec in self.groups)
+        self.num_trimmed = [0] * len(self.groups)
+        """Blocks given back because no query could see them any more, by group, since the start."""
         self.regions: Regions | None = None
         if config.allocation is AllocationKind.CONTIGUOUS:
             whole = tuple(-(-config.max_model_len // self.block_size) for _ in self.groups)
@@ -119,21 +121,22 @@ class KVManager:
 
         A block of the hit that is cached (not in use) counts, because taking it makes it unavailable."""
         state = self.sequences.get(sequence.sequence_id)
+        num_done = hit.num_tokens if hit is not None else sequence.num_computed_tokens
+        chunk_tokens = min(self.config.max_chunk_tokens, sequence.num_tokens - num_done)
         needs = []
         for g, spec in enumerate(self.groups):
-            most = spec.max_blocks(sequence.num_tokens, self.config.max_chunk_tokens)
+            most = spec.max_blocks(sequence.num_tokens, chunk_tokens)
             held = 0
             if hit is not None:
                 held = sum(block is not None and block.ref_count > 0 for block in hit.blocks[g])
             elif state is not None:
-                table = state.tables[g]
-                held = len(table) - table.num_dead
+                held = state.tables[g].num_live
             needs.append(max(0, most - held))
         return tuple(needs)
 
     def is_ready(self, sequence: Sequence) -> bool:
-        """All present tokens of ``sequence`` have their slots, and nothing it holds could be given back."""
-        return not self._has_windows and len(sequence.token_ids) <= self.sequences[sequence.sequence_id].num_ready_slots
+        """All present tokens of ``sequence`` have their slots."""
+        return len(sequence.token_ids) <= self.sequences[sequence.sequence_id].num_ready_slots
 
     def num_available(self) -> tuple[int, ...]:
         return tuple(pool.num_available for pool in self.pools)
@@ -203,21 +206,27 @@ class KVManager:
         self._withdraw_pending(state, num_whole)
 
     def trim(self, sequence: Sequence) -> None:
-        """Give back blocks that no query at ``num_computed_tokens`` or later can see."""
+        """Give back blocks that no query at ``num_computed_tokens`` or later can see.
+
+        To be called whenever tokens have been computed, after ``commit``; costs nothing while nothing can go."""
         if not self._has_windows or self.regions is not None:
             return
         state = self.sequences.get(sequence.sequence_id)
-        if state is None:
+        position = sequence.num_computed_tokens
+        if state is None or position < state.trim_position:
             return
+        trim_positions = []
         for g, spec in enumerate(self.groups):
-            table = state.tables[g]
-            num_dead = min(spec.retention.num_dead_blocks(sequence.num_computed_tokens, self.block_size), len(table))
-            for i in range(table.num_dead, num_dead):
-                block = table.blocks[i]
-                if block is not None:
-                    table.blocks[i] = None
-                    self.pools[g].release(block)
-            table.num_dead = max(table.num_dead, num_dead)
+            rule = spec.retention
+            # Tail first, as in ``release``.
+            taken = state.tables[g].bury(rule.dead_blocks(position, self.block_size))
+            for block in reversed(taken):
+                self.pools[g].release(block)
+            self.num_trimmed[g] += len(taken)
+            next_position = rule.next_dead_position(position, self.block_size)
+            if next_position is not None:
+                trim_positions.append(next_position)
+        state.trim_position = min(trim_positions)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """``child`` shares every block of ``parent``; whoever writes into a shared block first copies it."""
@@ -229,9 +238,10 @@ class KVManager:
             for block in table.live_blocks():
                 self.pools[g].acquire(block)
             state.tables[g].blocks = list(table.blocks)
-            state.tables[g].num_dead = table.num_dead
+            state.tables[g].dead = table.dead
         state.keys = list(source.keys)
         state.num_registered = source.num_registered
+        state.trim_position = source.trim_position
         state.is_shared = source.is_shared = True
         source.num_ready_slots = 0  # the next write must ask whether a copy is needed
 
@@ -309,7 +319,7 @@ class KVManager:
                 if block is not None:
                     self.pools[g].acquire(block)
             table.blocks = list(blocks)
-            table.num_dead = next((i for i, block in enumerate(blocks) if block is not None), len(blocks))
+            table.dead = self.groups[g].retention.dead_blocks(hit.num_tokens, self.block_size)
         state.num_registered = hit.num_tokens // self.block_size
 
     def _copy_on_write(self, state: SequenceBlocks, start: int) -> tuple[BlockCopy, ...]:

@@ -12,6 +12,7 @@ class SequenceBlocks:
     ``num_registered`` whole blocks were offered to the prefix index.  ``is_shared`` is set while the last block may
     be referenced by a sibling (copy before write).  ``must_announce`` asks for the whole table in the next row.
     ``num_ready_slots``: tokens [0, num_ready_slots) can be written without asking the pools.
+    ``trim_position``: while fewer tokens are computed, no block can have become invisible since the last look.
     ``pending`` are the indices of the keys announced as being computed (see ``PendingPrefixes``).
     """
 
@@ -25,6 +26,7 @@ class SequenceBlocks:
         "region_id",
         "root",
         "tables",
+        "trim_position",
     )
 
     def __init__(self, num_groups: int, root: bytes) -> None:
@@ -33,6 +35,7 @@ class SequenceBlocks:
         self.keys: list[bytes] = []
         self.num_registered = 0
         self.num_ready_slots = 0
+        self.trim_position = 0
         self.pending = range(0)
         self.is_shared = False
         self.must_announce = True

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from kvasir.kv.format_spec import K_TILES, V_TILES, KVDtype, TensorSpec
-from kvasir.kv.retention import FULL, Retention
+from kvasir.kv.retention import FULL, Retention, RetentionKind
 
 BLOCK_SIZES = (16, 32, 64)
 
@@ -63,6 +63,10 @@ class KVSpec(BlockArithmetic):
     def __post_init__(self) -> None:
         if self.block_size % 16 or self.block_size <= 0:
             raise ValueError(f"block size {self.block_size} is not a multiple of 16")
+        if self.retention.block_size not in (0, self.block_size):
+            raise ValueError(f"{self.retention} was fitted to another block size than {self.block_size}")
+        if self.retention.kind is RetentionKind.WINDOW and not self.retention.block_size:
+            raise ValueError(f"{self.retention} has not been fitted to blocks of {self.block_size}")
         if self.num_pairs == 0:
             raise ValueError("a group needs at least one (layer, kv_head) pair")
 

@@ -8,12 +8,15 @@ from kvasir.kv.manager import KVManager
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupUsage:
-    """Blocks of one group: ``num_used + num_cached + num_free == num_blocks``."""
+    """Blocks of one group: ``num_used + num_cached + num_free == num_blocks``.
+
+    ``num_trimmed`` counts, since the start, blocks that came back because no query could see them any more."""
 
     num_blocks: int
     num_used: int
     num_cached: int
     num_free: int
+    num_trimmed: int = 0
 
     @property
     def used_fraction(self) -> float:
@@ -36,9 +39,13 @@ class SlotUsage:
 def group_usage(manager: KVManager) -> tuple[GroupUsage, ...]:
     return tuple(
         GroupUsage(
-            num_blocks=pool.num_blocks, num_used=pool.num_used, num_cached=pool.num_cached, num_free=pool.num_free
+            num_blocks=pool.num_blocks,
+            num_used=pool.num_used,
+            num_cached=pool.num_cached,
+            num_free=pool.num_free,
+            num_trimmed=num_trimmed,
         )
-        for pool in manager.pools
+        for pool, num_trimmed in zip(manager.pools, manager.num_trimmed, strict=True)
     )
 
 

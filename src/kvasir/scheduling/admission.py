@@ -35,16 +35,23 @@ def check_request(request: Request, manager: KVManager, config: SchedulerConfig,
         )
     _check_parallel(request, manager, config)
     if not manager.can_ever_hold(num_prompt + max_tokens):
-        needed = manager.groups[0].max_blocks(num_prompt + max_tokens, manager.config.max_chunk_tokens)
-        raise NeverFitsError(
-            f"The request needs up to {needed} blocks of {manager.block_size} tokens ({num_prompt} prompt + "
-            f"{max_tokens} output tokens), but the whole KV cache has {manager.pools[0].num_blocks}; shorten it or "
-            f"raise --kv-cache-memory.",
-            param="max_tokens",
-        )
+        raise _never_fits(manager, num_prompt, max_tokens)
     if num_waiting >= config.max_waiting:
         raise OverloadedError(f"{num_waiting} requests are waiting already, the most the queue holds; try again later.")
     return max_tokens
+
+
+def _never_fits(manager: KVManager, num_prompt: int, max_tokens: int) -> NeverFitsError:
+    """Names the group that is shortest of blocks, where there are several."""
+    needs = [spec.max_blocks(num_prompt + max_tokens, manager.config.max_chunk_tokens) for spec in manager.groups]
+    g = max(range(len(needs)), key=lambda g: needs[g] / manager.pools[g].num_blocks)
+    cache = "KV cache" if len(needs) == 1 else f"KV cache of the heads with {manager.groups[g].retention} retention"
+    return NeverFitsError(
+        f"The request needs up to {needs[g]} blocks of {manager.block_size} tokens ({num_prompt} prompt + {max_tokens} "
+        f"output tokens), but the whole {cache} has {manager.pools[g].num_blocks}; shorten it or raise "
+        f"--kv-cache-memory.",
+        param="max_tokens",
+    )
 
 
 def _check_parallel(request: Request, manager: KVManager, config: SchedulerConfig) -> None:

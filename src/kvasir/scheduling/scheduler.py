@@ -151,6 +151,8 @@ class Scheduler:
             sequence.num_computed_tokens += num_tokens
             if num_tokens > 1 or sequence.num_computed_tokens % block_size == 0:
                 self.manager.commit(sequence)  # a decode completes a block once in block_size steps
+            if self._has_windows:
+                self.manager.trim(sequence)
             if len(sample_for) > 1:
                 self._fork_siblings(sequence, sample_for[1:])
         return self._completion.take_tokens(result, self._sequences, self.records)
@@ -200,8 +202,6 @@ class Scheduler:
         num_tokens = 1 if uncomputed == 1 else shares[sequence.sequence_id]
         if num_tokens == 0:
             return
-        if self._has_windows:
-            self.manager.trim(sequence)
         while (reservation := self.manager.reserve(sequence, num_tokens)) is None:
             victim = self.running.last()
             if victim is sequence and len(self.running) == 1:

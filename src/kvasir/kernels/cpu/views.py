@@ -6,6 +6,7 @@ from torch import Tensor
 from kvasir.kernels.cpu import _ext
 from kvasir.kernels.interface import AttentionPlan, LayerKV, Product, Rows, RowStyle
 from kvasir.kv.format_spec import K_TILES, V_TILES, KVDtype, TileRule
+from kvasir.kv.retention import RetentionKind
 
 DTYPE_CODES = {KVDtype.FP32: 0, KVDtype.BF16: 1, KVDtype.FP16: 2, KVDtype.INT8: 3}
 
@@ -102,8 +103,11 @@ def work_list(plan: AttentionPlan, kv: LayerKV, num_heads: int, threads: int) ->
     block_size = kv.block_size
     if plan.block_size != block_size:
         raise ValueError(f"the plan has blocks of {plan.block_size} tokens, but the store has blocks of {block_size}.")
-    num_tokens, window = plan.slots.shape[0], plan.retention.window
-    shape = [num_rows, num_tokens, table_width, block_size, window, group, num_store_heads, num_blocks, threads]
+    num_tokens, rule = plan.slots.shape[0], plan.retention
+    if rule.kind is RetentionKind.WINDOW and rule.block_size != block_size:
+        raise ValueError(f"{rule} is made for blocks of {rule.block_size} tokens, but the store has {block_size}.")
+    sees = [rule.window, rule.sinks, rule.block_size]
+    shape = [num_rows, num_tokens, table_width, block_size, *sees, group, num_store_heads, num_blocks, threads]
     plan.prepared = work = _ext.WorkList(
         shape,
         address(plan.query_start, torch.int32, (num_rows + 1,), "query_start"),

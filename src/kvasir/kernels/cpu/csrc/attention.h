@@ -54,7 +54,7 @@ struct BlockInput {
   const AttendArgs& a;
   const QueryBlock& block;
   HeadCache cache;
-  QueryRows rows;
+  QueryRows rows;     // of the segment at hand
   int64_t stride;     // of a row of o
   bool is_direct;     // one token: straight from the store
   Scratch& scratch;
@@ -170,7 +170,7 @@ struct BlockWork : BlockInput {
       : BlockInput{args,
                    query_block,
                    {args, args.table + query_block.row * args.table_width, index},
-                   {query_block.first_position, query_block.num_tokens * args.group, args.group, args.window},
+                   {query_block.first_position, query_block.num_tokens * args.group, args.group, args.sees},
                    (args.head_dim + LANES - 1) / LANES * LANES,
                    query_block.num_tokens == 1 && args.group <= MAX_DIRECT_ROWS,
                    memory,
@@ -178,9 +178,20 @@ struct BlockWork : BlockInput {
     with_k_format(a.k_dtype, [&](auto format) { format.prepare(*this); });
   }
 
+  // Turns to the block's ``segment``: which of its tokens some row sees, and from now on ``rows`` says what each sees.
+  // Sinks and what lies behind them are never one range, even where they touch, so that a query's sums do not depend
+  // on the other queries of its block.
+  SegmentRange turn_to(int64_t segment) {
+    const bool is_sinks = segment < block.num_sink_segments;
+    rows.sees = is_sinks ? Visibility{} : a.sees;
+    const int64_t start =
+        (is_sinks ? segment : block.first_segment + segment - block.num_sink_segments) * SEGMENT;
+    const int64_t end = is_sinks ? smaller(start + SEGMENT, a.sees.sinks) : start + SEGMENT;
+    return {start, larger(start, rows.low(0)), smaller(end, rows.high(rows.count - 1))};
+  }
+
   void attend(int64_t segment, const Partial& out) {
-    const int64_t start = segment * SEGMENT;
-    const SegmentRange range{start, larger(start, rows.low(0)), smaller(start + SEGMENT, rows.high(rows.count - 1))};
+    const SegmentRange range = turn_to(segment);
     float* scores = scratch.floats(SCORES, rows.count * SCORE_STRIDE);
     VAhead v_ahead = nullptr;
     with_v_format(a.v_dtype, [&](auto format) { v_ahead = format.ahead; });
@@ -202,9 +213,9 @@ struct BlockWork : BlockInput {
     const int64_t size = Partial::floats(rows.count, stride);
     const Partial result = Partial::at(scratch.floats(RESULT, size), rows.count, stride);
     const Partial newer = Partial::at(scratch.floats(NEWER, size), rows.count, stride);
-    attend(block.first_segment, result);
+    attend(0, result);
     for (int64_t n = 1; n < block.num_segments; ++n) {
-      attend(block.first_segment + n, newer);
+      attend(n, newer);
       merge(result, newer, rows.count, stride);
     }
     write(result);
@@ -215,7 +226,7 @@ struct BlockWork : BlockInput {
     const int64_t size = Partial::floats(rows.count, stride);
     float* memory = a.partials + (block.partials * a.num_store_heads + cache.index * block.num_segments * rows.count) *
                                      (stride + 2);
-    attend(segment, Partial::at(memory + (segment - block.first_segment) * size, rows.count, stride));
+    attend(segment, Partial::at(memory + segment * size, rows.count, stride));
     if (__atomic_sub_fetch(pending, 1, __ATOMIC_ACQ_REL) != 0) return;
     const Partial result = Partial::at(memory, rows.count, stride);
     for (int64_t n = 1; n < block.num_segments; ++n) {

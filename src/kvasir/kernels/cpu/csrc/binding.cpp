@@ -220,7 +220,8 @@ NB_MODULE(_ext, m) {
       .def("__init__",
            [](WorkList* self, const std::vector<int64_t>& shape, uintptr_t query_start, uintptr_t first_position,
               uintptr_t table) {
-             const WorkShape s{shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6], shape[7], shape[8]};
+             const Visibility sees{shape[4], shape[5], shape[6]};
+             const WorkShape s{shape[0], shape[1], shape[2], shape[3], sees, shape[7], shape[8], shape[9], shape[10]};
              new (self) WorkList(s, at<const int32_t>(query_start), at<const int32_t>(first_position),
                                  at<const int32_t>(table));
            })

@@ -89,6 +89,19 @@ struct QkvArgs {
   int64_t num_targets;
 };
 
+// What a query sees, by its position alone: the sinks [0, sinks) and [oldest(position), position], causally.
+struct Visibility {
+  int64_t window;      // tokens; 0: everything
+  int64_t sinks;       // 0 unless block_size is given
+  int64_t block_size;  // 0: the window ends with the query itself; else it lies before the query's block
+
+  int64_t oldest(int64_t position) const {
+    if (window == 0) return 0;
+    const int64_t first = block_size ? position / block_size * block_size - window : position - window + 1;
+    return first > sinks ? first : sinks;
+  }
+};
+
 constexpr int64_t SEGMENT = 512;  // tokens; boundaries are multiples of it, so they never depend on the step
 
 // Floats from one query's scores to the next: a power of two would put all queries of a tile into two cache sets.
@@ -100,12 +113,13 @@ struct QueryBlock {
   int32_t first_token;    // in the step
   int32_t num_tokens;
   int32_t first_position;
-  int32_t first_segment;
-  int32_t num_segments;
+  int32_t first_segment;      // of what lies before the queries themselves
+  int32_t num_sink_segments;  // pieces of the sinks, which come first; they are never attended with the rest
+  int32_t num_segments;       // sinks included
   int64_t partials;       // index of its first partial result, -1 when one unit does all segments
 };
 
-// A piece of work for one KV head: one segment of a block (or all of them when ``segment`` is -1).
+// A piece of work for one KV head: one segment of a block, counted from its first (or all when ``segment`` is -1).
 struct Unit {
   int32_t block;
   int32_t segment;
@@ -121,7 +135,7 @@ struct AttendArgs {
   int64_t num_store_heads, num_heads, group, head_dim, block_size;
   const int32_t* table;   // [R, table_width]
   int64_t table_width;
-  int64_t window;         // 0: full attention
+  Visibility sees;
   float scale;
   const QueryBlock* blocks;
   const Unit* units;

@@ -15,12 +15,14 @@ constexpr int TILE_ROWS = 3, TILE_SUBS = 1;
 #endif
 constexpr int CHUNK_SUBS = 4;  // sub-blocks converted at a time
 
-// The queries of one block and KV head: row r is query head r % group of token r / group.
+// The queries of one block and KV head: row r is query head r % group of token r / group.  Of the tokens at hand
+// (the sinks, or what lies behind them) a row sees [low, high).
 struct QueryRows {
-  int64_t first_position, count, group, window;
+  int64_t first_position, count, group;
+  Visibility sees;
 
   INLINE int64_t position(int64_t row) const { return first_position + row / group; }
-  INLINE int64_t low(int64_t row) const { return first_visible(position(row), window); }
+  INLINE int64_t low(int64_t row) const { return sees.oldest(position(row)); }
   INLINE int64_t high(int64_t row) const { return position(row) + 1; }
 };
 

@@ -24,11 +24,6 @@ struct HeadCache {
   INLINE int64_t offset(int64_t sub) const { return sub * LANES % a.block_size; }
 };
 
-// What the query at ``position`` sees: [first, position].
-INLINE int64_t first_visible(int64_t position, int64_t window) {
-  return window ? larger(0, position - window + 1) : 0;
-}
-
 // -inf in the lanes whose token is outside [low, high).
 INLINE F16 masked(F16 scores, int64_t sub, int64_t low, int64_t high) {
   const I16 lanes = lane_numbers();

@@ -18,10 +18,6 @@ constexpr int64_t FEWEST_ROWS_TOGETHER = 12;
 // Pieces of work each thread should find, so that the last one to finish does not finish late.
 constexpr int64_t PIECES_PER_THREAD = 4;
 
-int64_t first_visible(int64_t position, int64_t window) {
-  return window ? std::max<int64_t>(0, position - window + 1) : 0;
-}
-
 }  // namespace
 
 WorkList::WorkList(const WorkShape& shape, const int32_t* query_start, const int32_t* first_position,
@@ -52,8 +48,13 @@ void WorkList::check_table(int64_t row, int64_t num_tokens, int64_t first_positi
                                 std::to_string(shape_.table_width) + " blocks of " +
                                 std::to_string(shape_.block_size) + " tokens.");
   }
-  const int64_t first_block = first_visible(first_position, shape_.window) / shape_.block_size;
-  for (int64_t block = first_block; block <= last_block; ++block) {
+  const int64_t sinks = std::min(shape_.sees.sinks, first_position + num_tokens);
+  check_blocks(row, 0, (sinks + shape_.block_size - 1) / shape_.block_size);
+  check_blocks(row, shape_.sees.oldest(first_position) / shape_.block_size, last_block + 1);
+}
+
+void WorkList::check_blocks(int64_t row, int64_t first, int64_t end) const {
+  for (int64_t block = first; block < end; ++block) {
     const int64_t id = table_[row * shape_.table_width + block];
     if (id < 0 || id >= shape_.num_blocks) {
       throw std::invalid_argument("row " + std::to_string(row) + " sees block " + std::to_string(block) +
@@ -71,17 +72,20 @@ void WorkList::add_row(int64_t row, int64_t first_token, int64_t num_tokens, int
   const int64_t together = std::max<int64_t>(1, rows / shape_.group);
   for (int64_t done = 0; done < num_tokens; done += together) {
     const int64_t count = std::min(together, num_tokens - done), position = first_position + done;
-    const int64_t low = first_visible(position, shape_.window), high = position + count;
+    const int64_t low = shape_.sees.oldest(position), high = position + count;
+    const int64_t sinks = std::min(shape_.sees.sinks, high), others = std::max<int64_t>(0, high - low);
     QueryBlock block{};
     block.row = static_cast<int32_t>(row);
     block.first_token = static_cast<int32_t>(first_token + done);
     block.num_tokens = static_cast<int32_t>(count);
     block.first_position = static_cast<int32_t>(position);
     block.first_segment = static_cast<int32_t>(low / SEGMENT);
-    block.num_segments = static_cast<int32_t>((high - 1) / SEGMENT - low / SEGMENT + 1);
+    block.num_sink_segments = static_cast<int32_t>((sinks + SEGMENT - 1) / SEGMENT);
+    block.num_segments = block.num_sink_segments;
+    if (others) block.num_segments += static_cast<int32_t>((high - 1) / SEGMENT - low / SEGMENT + 1);
     block.partials = -1;
     blocks_.push_back(block);
-    costs_.push_back((high - low) * count);
+    costs_.push_back((sinks + others) * count);
     cost_ += costs_.back();
   }
 }
@@ -102,7 +106,7 @@ void WorkList::make_units() {
     block.partials = partial_rows_;
     partial_rows_ += block.num_segments * block.num_tokens * shape_.group;
     for (int32_t segment = 0; segment < block.num_segments; ++segment) {
-      units_.push_back({static_cast<int32_t>(i), block.first_segment + segment});
+      units_.push_back({static_cast<int32_t>(i), segment});
       unit_costs.push_back(costs_[i] / block.num_segments);
     }
   }
@@ -128,7 +132,7 @@ void WorkList::prepare(AttendArgs& args, int64_t num_store_heads, int64_t head_d
   }
   args.table = table_;
   args.table_width = shape_.table_width;
-  args.window = shape_.window;
+  args.sees = shape_.sees;
   args.block_size = shape_.block_size;
   args.group = shape_.group;
   args.blocks = blocks_.data();

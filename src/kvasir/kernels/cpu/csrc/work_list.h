@@ -9,7 +9,8 @@
 namespace kvasir {
 
 struct WorkShape {
-  int64_t num_rows, num_tokens, table_width, block_size, window;
+  int64_t num_rows, num_tokens, table_width, block_size;
+  Visibility sees;
   int64_t group;            // query heads per KV head
   int64_t num_store_heads;  // KV heads a layer of this group has
   int64_t num_blocks;       // in the store
@@ -33,6 +34,7 @@ class WorkList {
  private:
   void add_row(int64_t row, int64_t first_token, int64_t num_tokens, int64_t first_position);
   void check_table(int64_t row, int64_t num_tokens, int64_t first_position) const;
+  void check_blocks(int64_t row, int64_t first, int64_t end) const;
   void make_units();
 
   WorkShape shape_;
