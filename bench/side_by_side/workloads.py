@@ -7,12 +7,12 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
-from kvasir.workload.prompts import make_token_ids
+from kvasir.models.resolve import resolve_model
+from kvasir.text.tokenizer import Tokenizer
+from kvasir.workload.prompts import make_text
 from side_by_side.wire import Answer
-
-FIRST_ID, LAST_ID = 100, 40_000
-"""Ordinary tokens: no special one among them."""
 
 Asks = Callable[[list[int], int], Awaitable[Answer]]
 """Prompt and number of output tokens to the answer; a worker's ``ask``."""
@@ -40,8 +40,18 @@ class Workload:
     rounds: int | None = None
 
 
+TOKENS_A_SENTENCE = 10
+"""At least; they have about 15."""
+
+
 def prompt_of(num_tokens: int, seed: int) -> list[int]:
-    return list(make_token_ids(num_tokens, seed, first_id=FIRST_ID, last_id=LAST_ID))
+    """The first ``num_tokens`` tokens of a text made from ``seed``: ordinary English, so that the answers are too."""
+    return _tokenizer().encode(make_text(1 + num_tokens // TOKENS_A_SENTENCE, seed))[:num_tokens]
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return Tokenizer.from_folder(resolve_model("demo").path)
 
 
 async def warm_up(ask: Asks) -> None:

@@ -12,7 +12,7 @@ from side_by_side import records
 from side_by_side.figures import agreement, ratio_to_best
 from side_by_side.records import Failure, Record
 from side_by_side.wire import Answer
-from side_by_side.workloads import WORKLOADS, mixed_jobs
+from side_by_side.workloads import WORKLOADS, mixed_jobs, prompt_of
 
 
 def record(contender: str, turn: str, value: float, tokens: tuple[int, ...] = ()) -> Record:
@@ -83,6 +83,12 @@ def play(name: str) -> tuple[dict[str, float | list[float]], list[tuple[list[int
     return asyncio.run(WORKLOADS[name].play(ask, 1000)).figures, asked
 
 
+def test_prompts_have_the_length_asked_for(demo_model: Path) -> None:
+    assert [len(prompt_of(count, 1)) for count in (1, 64, 4096, 7500)] == [1, 64, 4096, 7500]
+    assert prompt_of(64, 1) == prompt_of(64, 1) != prompt_of(64, 2)
+
+
+@pytest.mark.usefixtures("demo_model")
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_workloads_fit_what_they_announce(name: str) -> None:
     workload = WORKLOADS[name]
@@ -92,6 +98,7 @@ def test_workloads_fit_what_they_announce(name: str) -> None:
     assert play(name)[1] == asked  # the same prompts for everybody
 
 
+@pytest.mark.usefixtures("demo_model")
 def test_sizes_of_the_workloads() -> None:
     def sizes(name: str) -> set[tuple[int, int]]:
         return {(len(prompt), num_output) for prompt, num_output in play(name)[1]}
@@ -104,6 +111,7 @@ def test_sizes_of_the_workloads() -> None:
     assert all(32 <= num_prompt <= 4096 and 16 <= num_output <= 256 for num_prompt, num_output in mixed_jobs())
 
 
+@pytest.mark.usefixtures("demo_model")
 def test_shared_prefix_is_shared_and_the_rest_is_not() -> None:
     _, asked = play("W4")
     prompts = [prompt for prompt, _ in asked]
@@ -111,12 +119,14 @@ def test_shared_prefix_is_shared_and_the_rest_is_not() -> None:
     assert len({tuple(prompt[2000:]) for prompt in prompts}) == 16
 
 
+@pytest.mark.usefixtures("demo_model")
 def test_a_chat_carries_the_replies() -> None:
     _, asked = play("W5")
     for (before, num_output), (after, _) in pairwise(asked):
         assert after[: len(before)] == before and after[len(before) : len(before) + num_output] == [3] * num_output
 
 
+@pytest.mark.usefixtures("demo_model")
 def test_decode_rate_counts_what_is_decoded_together() -> None:
     figures, asked = play("W7")
     assert len(asked) == 16 and asked[:8] == asked[8:]

@@ -7,6 +7,9 @@ from side_by_side.adapters import http_stream, worker
 from side_by_side.adapters.server_process import ServerProcess, free_port
 from side_by_side.wire import Answer, Settings
 
+UNTOLD = 0
+"""Stands for such a token where ids are compared or sent again."""
+
 
 class LlamaServer:
     """One slot a stream; a slot keeps its last tokens, which is this program's prefix cache."""
@@ -27,6 +30,7 @@ class LlamaServer:
             "top_k": 1,
             "stream": True,
             "return_tokens": True,
+            "timings_per_token": True,
             "cache_prompt": self._has_prefix_cache,
         }
         sent_s, events = await http_stream.stream(self._server.port, "/completion", body)
@@ -36,11 +40,11 @@ class LlamaServer:
         for time_s, event in events:
             if "error" in event:
                 raise RuntimeError(str(event["error"]))
-            if not event.get("stop"):
-                token_ids += event["tokens"]
-                times_s += [time_s] * len(event["tokens"])
-            elif "timings" in event:
-                num_cached = event["timings"].get("cache_n")
+            num_cached = event["timings"].get("cache_n", num_cached)
+            # A token that ends inside a character is held back and its id never told: the count tells of it.
+            num_new = event["timings"]["predicted_n"] - len(times_s)
+            times_s += [time_s] * num_new
+            token_ids += [UNTOLD] * (num_new - len(event["tokens"])) + event["tokens"]
         return Answer(number=0, sent_s=sent_s, times_s=times_s, token_ids=token_ids, num_cached=num_cached)
 
     async def about(self) -> dict[str, Any]:
