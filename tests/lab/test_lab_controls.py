@@ -6,13 +6,14 @@ import pytest
 from lab_models import RETRIEVAL_HEAD
 from lab_setup import SIXTEEN_BITS, measured, small_lab
 
+from kvasir.kv.eviction import EvictionKind, parse_eviction
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVGeometry, KVLayout
 from kvasir.kv.retention import sliding
 from kvasir.kv.spec import KVSpec
-from kvasir.lab.controls import has_chosen_heads, heads_at_random, one_window
+from kvasir.lab.controls import eviction_by_lot, has_chosen_heads, heads_at_random, one_window
 from kvasir.lab.measures.copy_gap import CopyGap
-from kvasir.lab.setting import Setting
+from kvasir.lab.setting import Setting, parse_setting
 from kvasir.lab.subject import LocalSubject, bytes_per_token
 
 CONTEXT = 1024
@@ -144,3 +145,19 @@ def test_controls_come_with_a_setting_that_chooses(induction_model, monkeypatch)
     with small_lab(induction_model, [Setting(name="profile", flags={"block_size": "32"})]) as lab:
         names = [subject.name for subject in lab.settings]
     assert names == ["profile", "profile, heads by lot", "profile, one window"]
+
+
+def test_a_scored_eviction_is_measured_beside_lots(induction_model):
+    rule = parse_eviction("keydiff:keep=0.3,sinks=2,recent=9")
+    lots = eviction_by_lot(rule)
+    assert lots is not None
+    assert (lots.kind, lots.num_kept(1000, 50)) == (EvictionKind.RANDOM, rule.num_kept(1000, 50))
+    assert eviction_by_lot(lots) is None
+    assert eviction_by_lot(None) is None
+    setting = parse_setting("third=kv_eviction:keydiff:keep=0.3,sinks=2,recent=9,block_size:32")
+    with small_lab(induction_model, [setting]) as lab:
+        named = {subject.name: subject for subject in lab.subjects if isinstance(subject, LocalSubject)}
+        assert named["third, by lot"].engine.config.cache.eviction == lots
+        assert named["third"].engine.config.cache.eviction == rule
+        assert named["third, by lot"].engine.config.cache.block_size == 32
+        assert named["third"].facts().bytes_per_token < 0.4 * lab.reference.facts().bytes_per_token

@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from kvasir.kv.eviction import parse_eviction
 from kvasir.scheduling.config import SchedulerConfig
 from kvasir.simulator.eviction import EvictionPolicy
 from kvasir.simulator.routing import FleetShape, Routing
@@ -68,6 +69,7 @@ def setups(draw):
             max_waiting=draw(st.sampled_from([2, 100])),
         ),
         policy=policy,
+        eviction=draw(st.sampled_from([None, None, parse_eviction("keydiff:keep=0.4,sinks=4,recent=9")])),
         enable_prefix_caching=draw(st.booleans()) or is_belady,
         fleet=FleetShape(
             num_instances=num_instances,

@@ -15,12 +15,14 @@ from kvasir.core.sampling import SamplingParams
 from kvasir.core.sequence import FinishReason
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.audit import audit
+from kvasir.kv.eviction import parse_eviction
 from kvasir.kv.manager import KVManager, KVManagerConfig
 from kvasir.kv.retention import RetentionKind
 from kvasir.scheduling.config import BatchingMode, QueuePolicy, SchedulerConfig
 from kvasir.scheduling.scheduler import Scheduler
 
 MAX_MODEL_LEN = 128
+EVICTIONS = [None, None, *map(parse_eviction, ("keydiff:keep=0.3,sinks=2,recent=5", "random:keep=0.6,recent=0"))]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -35,14 +37,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         contiguous=st.booleans(),
         threshold=st.sampled_from([0, 5]),
         fail=st.booleans(),
+        eviction=st.sampled_from(EVICTIONS),
     )
     def start(
-        self, mixture, spare_blocks, max_num_seqs, budget, policy, batching, caching, contiguous, threshold, fail
-    ):
+        self, mixture, spare_blocks, max_num_seqs, budget, policy, batching, caching, contiguous, threshold, fail,
+        eviction,
+    ):  # fmt: skip
         layout = MIXTURES[mixture]
         has_window = any(spec.retention.kind is RetentionKind.WINDOW for spec in layout.groups)
         is_contiguous = contiguous and not caching and not has_window
         allocation = AllocationKind.CONTIGUOUS if is_contiguous else AllocationKind.PAGED
+        if any(spec.retention.window for spec in layout.groups) or is_contiguous:
+            eviction = None  # refused
         whole = MAX_MODEL_LEN // 16
         num_blocks = tuple(
             (whole if allocation is AllocationKind.CONTIGUOUS else spec.max_blocks(MAX_MODEL_LEN, budget))
@@ -57,6 +63,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 max_chunk_tokens=budget,
                 enable_prefix_caching=caching,
                 allocation=allocation,
+                eviction=eviction,
             )
         )
         config = SchedulerConfig(
@@ -69,7 +76,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.clock = VirtualClock()
         self.scheduler = Scheduler(config, self.manager, self.clock)
         self.fail_token = 7 if fail else None
-        self.executor = ModelledExecutor(layout, self.fail_token)
+        self.executor = ModelledExecutor(layout, self.fail_token, eviction)
         self.requests: dict[str, Request] = {}
         self.outputs: dict[tuple[str, int], list[int]] = {}
         self.finish_reasons: dict[tuple[str, int], FinishReason] = {}
@@ -101,6 +108,29 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.scheduler.add(request)
         except BadRequestError:
             assert before == (len(self.scheduler.waiting), self.manager.num_available())
+            return
+        self.requests[request.request_id] = request
+
+    @precondition(lambda self: self.outputs)
+    @rule(data=st.data(), unique=st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=20), max_tokens=st.integers(1, 60))
+    def add_next_turn(self, data, unique, max_tokens):
+        """A prompt that is an earlier one with its answer and more: what a chat sends, and what a preempted sequence
+        looks like to the prefix cache."""
+        (request_id, _), output = data.draw(st.sampled_from(sorted(self.outputs.items())))
+        prompt = (*self.requests[request_id].prompt_token_ids, *output, *unique)
+        self.add_prompt(prompt[: MAX_MODEL_LEN - 1], max_tokens=max_tokens)
+
+    def add_prompt(self, prompt, **sampling):
+        self.num_requests += 1
+        request = Request(
+            request_id=f"r{self.num_requests}",
+            prompt_token_ids=tuple(prompt),
+            sampling=SamplingParams(**sampling),
+            eos_token_ids=(0, 1),
+        )
+        try:
+            self.scheduler.add(request)
+        except BadRequestError:
             return
         self.requests[request.request_id] = request
 

@@ -9,6 +9,7 @@ from kvasir.engine.config import EngineConfig, KernelChoice, WeightDtype
 from kvasir.engine.flag import FlagKind, read_path
 from kvasir.engine.flags import FLAGS, effective_flags, flags_table, make_engine_config
 from kvasir.kv.allocation import AllocationKind
+from kvasir.kv.eviction import EvictionKind, EvictionRule
 from kvasir.kv.format_spec import KVDtype
 from kvasir.scheduling.config import BatchingMode, QueuePolicy
 
@@ -18,7 +19,8 @@ def _leaves(value: object, prefix: str = "") -> set[str]:
     for field in fields(value):  # type: ignore[arg-type]
         inner = getattr(value, field.name)
         path = prefix + field.name
-        paths |= _leaves(inner, f"{path}.") if is_dataclass(inner) else {path}
+        is_branch = is_dataclass(inner) and path not in {flag.path for flag in FLAGS}
+        paths |= _leaves(inner, f"{path}.") if is_branch else {path}
     return paths
 
 
@@ -56,6 +58,8 @@ CASES = [
     ("enable_prefix_caching", False, "cache.enable_prefix_caching", False),
     ("enable_prefix_caching", "off", "cache.enable_prefix_caching", False),
     ("kv_allocation", "contiguous", "cache.allocation", AllocationKind.CONTIGUOUS),
+    ("kv_eviction", "keydiff:keep=0.25", "cache.eviction", EvictionRule(kind=EvictionKind.KEYDIFF, keep=0.25)),
+    ("kv_eviction", "off", "cache.eviction", None),
     ("max_num_seqs", 8, "scheduler.max_num_seqs", 8),
     ("max_num_batched_tokens", "2_048", "scheduler.max_num_batched_tokens", 2048),
     ("long_prefill_token_threshold", 64, "scheduler.long_prefill_token_threshold", 64),
@@ -95,6 +99,8 @@ def test_every_flag_has_a_case():
         ({"kv_cache_memory": 0}, "above 0"),
         ({"weight_dtype": "int3"}, "--weight-dtype 'int3': choose one of int8, fp32, bf16"),
         ({"kv_cache_dtype": "fp8"}, "choose one of auto, fp32, bf16, fp16"),
+        ({"kv_eviction": "h2o"}, "--kv-eviction 'h2o': there is no eviction 'h2o'"),
+        ({"kv_eviction": "keydiff:keep=2"}, "at most 1, got 2"),
         ({"block_size": 8}, "choose one of 16, 32, 64"),
         ({"enable_prefix_caching": "maybe"}, "on or off"),
         ({"model": ""}, "text is expected"),

@@ -14,6 +14,7 @@ from kvasir.core.request import Request
 from kvasir.core.sampling import SamplingParams
 from kvasir.engine.engine import Engine
 from kvasir.engine.flags import make_engine_config
+from kvasir.kv.eviction import parse_eviction
 from kvasir.kv.manager import KVManager, KVManagerConfig
 from kvasir.scheduling.config import SchedulerConfig
 from kvasir.scheduling.scheduler import Scheduler
@@ -25,7 +26,7 @@ def modelled_run(seed: int, manager: KVManagerConfig, config: SchedulerConfig) -
     rng = random.Random(seed)
     clock = VirtualClock()
     scheduler = Scheduler(config, KVManager(manager), clock)
-    executor = ModelledExecutor(manager.layout)
+    executor = ModelledExecutor(manager.layout, eviction=manager.eviction)
     run = EngineRun()
     waiting = []
     now_s = 0.0
@@ -52,12 +53,24 @@ def modelled_run(seed: int, manager: KVManagerConfig, config: SchedulerConfig) -
     return run, scheduler
 
 
-@pytest.mark.parametrize("windows", [(None,), (None, 24)], ids=["full", "hybrid"])
+KINDS = {
+    "full": ((None,), None),
+    "hybrid": ((None, 24), None),
+    "evicting": ((None,), parse_eviction("random:keep=0.5,sinks=2,recent=6")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(6))
-def test_plans_are_equal_step_by_step(seed, windows):
+def test_plans_are_equal_step_by_step(seed, kind):
+    windows, eviction = KINDS[kind]
     layout = make_layout(windows)
     manager = KVManagerConfig(
-        layout=layout, num_blocks=(14,) * len(layout.groups), max_model_len=128, max_chunk_tokens=48
+        layout=layout,
+        num_blocks=(14,) * len(layout.groups),
+        max_model_len=128,
+        max_chunk_tokens=48,
+        eviction=eviction,
     )
     config = SchedulerConfig(max_num_batched_tokens=48, max_num_seqs=6)
     run, scheduler = modelled_run(seed, manager, config)

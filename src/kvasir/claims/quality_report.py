@@ -19,6 +19,7 @@ class Served:
     model_digest: str
     layout_digest: str
     weight_dtype: str
+    kv_eviction: str = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class QualityReport:
                     model_digest=entry["model_digest"],
                     layout_digest=entry["layout_digest"],
                     weight_dtype=entry["weight_dtype"],
+                    kv_eviction=entry["flags"].get("kv_eviction", "off"),
                 )
                 for name, entry in measurements["settings"].items()
                 if entry.get("base_url") is None
@@ -76,6 +78,9 @@ class QualityReport:
         same_model = [setting for setting in self.settings.values() if setting.model_digest == served.model_digest]
         if all(setting.layout_digest != served.layout_digest for setting in same_model):
             return f"no setting of it has the KV layout {served.layout_digest[:12]} on this model"
+        evictions = {s.kv_eviction for s in same_model if s.layout_digest == served.layout_digest}
+        if served.kv_eviction not in evictions:
+            return f"its prompts were cut by --kv-eviction {', '.join(sorted(evictions))}, not {served.kv_eviction}"
         dtypes = {s.weight_dtype for s in same_model if s.layout_digest == served.layout_digest}
         return f"with this KV layout it has {', '.join(sorted(dtypes))} weights, and {served.weight_dtype} is served"
 

@@ -137,6 +137,7 @@ class BatchEngine:
                 eos_token_ids=self._tokenizer.eos_ids,
                 priority=body.priority,
                 cache_salt=body.cache_salt or "",
+                num_pinned_tokens=self._num_instructions(body),
             )
             for number, prompt in enumerate(prompts)
         ]
@@ -173,6 +174,12 @@ class BatchEngine:
         return self._tokenizer.encode_chat(
             messages, body.add_generation_prompt, None, **(body.chat_template_kwargs or {})
         )
+
+    def _num_instructions(self, body: ChatRequest | CompletionRequest) -> int:
+        if self._engine.config.cache.eviction is None or not isinstance(body, ChatRequest):
+            return 0
+        messages = [message.for_template() for message in body.messages]
+        return self._tokenizer.num_instruction_tokens(messages, None, **(body.chat_template_kwargs or {}))
 
     def _encoded(self, prompt: str | list[int]) -> list[int]:
         return self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt

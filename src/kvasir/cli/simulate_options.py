@@ -70,6 +70,13 @@ _DEPLOYMENT = (
     ),
     option("max_waiting", int, "--max-waiting", help="Requests that may wait before more are refused. [default: 4096]"),
     option("policy", EvictionPolicy, "--policy", help="Which cached block goes first. [default: lru, as the engine]"),
+    option(
+        "kv_eviction",
+        str,
+        "--kv-eviction",
+        metavar="RULE",
+        help="Cut prompts once they are computed, like keydiff:keep=0.5, as the engine does. [default: off]",
+    ),
     option("prefix_caching", bool, "--enable-prefix-caching/--no-enable-prefix-caching", help="[default: on]"),
     option("instances", int, "--instances", help="Engines behind a router. [default: 1]"),
     option("routing", Routing, "--routing", help="How requests find an instance. [default: least-loaded]"),

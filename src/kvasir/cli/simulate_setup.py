@@ -6,6 +6,7 @@ from pathlib import Path
 from kvasir.cli.simulate_options import Given
 from kvasir.core.errors import ConfigError
 from kvasir.engine.byte_size import parse_bytes
+from kvasir.kv.eviction import EvictionRule, parse_eviction
 from kvasir.models.model_cache import cache_directory
 from kvasir.scheduling.config import SchedulerConfig
 from kvasir.simulator.cost_file import CostFile, read_cost_file
@@ -141,6 +142,7 @@ def _setup(
         max_model_len=max_model_len,
         block_size=block_size,
         scheduler=replace(scheduler, **{name: value for name, value in overrides.items() if value is not None}),
+        eviction=_eviction(given["kv_eviction"]),
         policy=given["policy"] or EvictionPolicy.LRU,
         enable_prefix_caching=given["prefix_caching"] is not False,
         fleet=FleetShape(
@@ -151,6 +153,15 @@ def _setup(
         ),
         num_clients=given["max_concurrency"],
     )
+
+
+def _eviction(text: str | None) -> EvictionRule | None:
+    if text is None or text == "off":
+        return None
+    try:
+        return parse_eviction(text)
+    except ValueError as error:
+        raise ConfigError(f"--kv-eviction {text!r}: {error}.") from error
 
 
 def _block_size(trace: Trace, given: Given) -> int:

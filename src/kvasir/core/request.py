@@ -12,6 +12,7 @@ class Request:
     ``priority``: lower runs earlier (vLLM's meaning), used by the priority policy only.
     ``cache_salt`` and ``tenant`` isolate prefix sharing: only requests with equal values share blocks.
     ``eos_token_ids`` end a sequence unless ``sampling.ignore_eos``.
+    ``num_pinned_tokens``: how many tokens at the prompt's beginning are instructions, which no eviction takes.
     """
 
     request_id: str
@@ -22,3 +23,4 @@ class Request:
     priority: int = 0
     cache_salt: str = ""
     tenant: str = ""
+    num_pinned_tokens: int = 0

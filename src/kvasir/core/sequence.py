@@ -29,6 +29,8 @@ class Sequence:
                 0            num_prompt_tokens         num_tokens
                 [ computed (in cache) .......... | to compute )
                                      num_computed_tokens
+
+    Once prompt tokens have been evicted, position p from the prompt's end on has slot p - ``num_evicted_tokens``.
     """
 
     __slots__ = (
@@ -36,6 +38,7 @@ class Sequence:
         "index",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_evicted_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "request",
@@ -54,6 +57,8 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         """Prompt tokens found in the prefix cache when the sequence was first scheduled; reported in usage."""
+        self.num_evicted_tokens = 0
+        """Prompt tokens that every head has given up; set and reset by the block manager."""
         self.num_preemptions = 0
         self.status = SequenceStatus.WAITING
         self.finish_reason: FinishReason | None = None

@@ -41,12 +41,30 @@ class BlockCopy(NamedTuple):
     target: int
 
 
+class Compaction(NamedTuple):
+    """In ``group_id``, every head keeps ``num_kept`` of the ``num_tokens`` tokens in block table ``sources``, packed in
+    their order into block table ``targets``, before the step computes.
+
+    Which ones is a head's own matter, decided by the eviction rule; the first ``num_pinned`` are always among them.
+    A target may also be a source.
+    """
+
+    group_id: int
+    num_tokens: int
+    num_pinned: int
+    num_kept: int
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+
 class StepRow(NamedTuple):
     """One sequence's share of a step: compute ``token_ids`` at positions ``position, position + 1, ...``.
 
     ``table_updates`` are applied before computing.  ``sample_for`` lists the sequences that draw a token from the
     logits of the row's last position: empty while a prefill is not done, the sequence itself in decode, and the
     sequence with all its siblings when a prompt shared by n > 1 is finished.
+
+    ``num_evicted``: the token at position p is in slot p - num_evicted of the block table, and sees all slots up to it.
     """
 
     sequence_id: int
@@ -54,12 +72,13 @@ class StepRow(NamedTuple):
     token_ids: tuple[int, ...]
     table_updates: tuple[TableUpdate, ...] = ()
     sample_for: tuple[int, ...] = ()
+    num_evicted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """What one forward pass does.  Applied by the executor in this order: forget ``ended``, learn ``starts``, do
-    ``copies``, apply each row's table updates, compute, sample.
+    ``compactions`` one after the other, do ``copies``, apply each row's table updates, compute, sample.
 
     A sibling (n > 1) is started in the plan that finishes the shared prompt, so that its first token can be drawn;
     its block table arrives whole with its own first row."""
@@ -69,6 +88,7 @@ class StepPlan:
     starts: tuple[SequenceStart, ...] = ()
     ended: tuple[int, ...] = ()
     copies: tuple[BlockCopy, ...] = ()
+    compactions: tuple[Compaction, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -131,6 +131,7 @@ def make_manager(config: EngineConfig, layout: KVLayout, memory: MemoryPlan, mod
             model_digest=model_digest,
             enable_prefix_caching=config.cache.enable_prefix_caching,
             allocation=config.cache.allocation,
+            eviction=config.cache.eviction,
         )
     )
 

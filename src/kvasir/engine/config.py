@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from kvasir.core.errors import ConfigError
 from kvasir.kernels.choice import KernelChoice
 from kvasir.kv.allocation import AllocationKind
+from kvasir.kv.eviction import EvictionRule
 from kvasir.kv.format_spec import KVDtype
 from kvasir.models.weight_dtype import WeightDtype
 from kvasir.scheduling.config import SchedulerConfig
@@ -27,12 +28,13 @@ class MemoryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """``kv_cache_dtype`` None means auto."""
+    """``kv_cache_dtype`` None means auto, ``eviction`` None that prompts stay whole."""
 
     block_size: int = 16
     kv_cache_dtype: KVDtype | None = None
     enable_prefix_caching: bool = True
     allocation: AllocationKind = AllocationKind.PAGED
+    eviction: EvictionRule | None = None
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
 

@@ -104,6 +104,8 @@ class Engine:
             num_admitted=counters.num_admitted,
             num_aborted=counters.num_aborted,
             step_s_total=self._step_s_total,
+            num_evicted_tokens=self.manager.eviction.num_evicted_tokens,
+            num_evicted_blocks=sum(self.manager.eviction.num_freed_blocks),
         )
 
     def slot_usage(self) -> SlotUsage:

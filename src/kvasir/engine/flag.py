@@ -8,8 +8,9 @@ from typing import Any
 from kvasir.core.errors import ConfigError
 from kvasir.engine.byte_size import format_bytes, parse_bytes
 from kvasir.engine.config import EngineConfig
+from kvasir.kv.eviction import EvictionRule, parse_eviction
 
-FlagValue = str | int | float | bool | Enum
+FlagValue = str | int | float | bool | Enum | EvictionRule
 
 _DTYPE_SYNONYMS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -24,6 +25,7 @@ class FlagKind(Enum):
     SWITCH = "switch"
     SIZE = "size"
     CHOICE = "choice"
+    EVICTION = "rule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,10 @@ def _parse_choice(flag: Flag, value: FlagValue) -> Any:
     return flag.enum(text) if flag.enum is not None else int(text)
 
 
+def _parse_eviction(_: Flag, value: FlagValue) -> EvictionRule:
+    return value if isinstance(value, EvictionRule) else parse_eviction(str(value))
+
+
 _PARSERS: dict[FlagKind, Callable[[Flag, FlagValue], Any]] = {
     FlagKind.TEXT: _parse_text,
     FlagKind.INTEGER: _parse_integer,
@@ -140,6 +146,7 @@ _PARSERS: dict[FlagKind, Callable[[Flag, FlagValue], Any]] = {
     FlagKind.SWITCH: _parse_switch,
     FlagKind.SIZE: _parse_size,
     FlagKind.CHOICE: _parse_choice,
+    FlagKind.EVICTION: _parse_eviction,
 }
 
 

@@ -104,6 +104,15 @@ FLAGS: tuple[Flag, ...] = (
         help="Blocks as needed, or max_model_len reserved per sequence (to compare with; needs prefix caching off).",
     ),
     Flag(
+        name="kv_eviction",
+        path="cache.eviction",
+        kind=FlagKind.EVICTION,
+        section="KV cache",
+        automatic="off",
+        choices=("keydiff:keep=0.5", "random:keep=0.5,seed=0"),
+        help="Drop part of each prompt's K and V once it is computed, every head its own choice; also sinks=, recent=.",
+    ),
+    Flag(
         name="max_num_seqs",
         path="scheduler.max_num_seqs",
         kind=FlagKind.INTEGER,

@@ -77,11 +77,14 @@ def make_inputs(rows: Sequence[StepRow], tables: BlockTables, layout: KVLayout) 
     positions = np.arange(num_tokens) + (first - starts[:-1])[row_of_token]
 
     block_size = layout.block_size
-    block_index, offset = np.divmod(positions, block_size)
-    num_entries = int((first + lengths - 1).max()) // block_size + 1
+    num_evicted = np.fromiter((row.num_evicted for row in rows), dtype=np.int64, count=len(rows))
+    first_slot = first - num_evicted
+    block_index, offset = np.divmod(positions - num_evicted[row_of_token], block_size)
+    num_entries = int((first_slot + lengths - 1).max()) // block_size + 1
     lines = tables.lines(rows)
     query_start = torch.from_numpy(starts.astype(np.int32))
-    first_position = torch.from_numpy(first.astype(np.int32))
+    # Keys carry their positions since RoPE: attention only has to know how many of them there are.
+    first_position = torch.from_numpy(first_slot.astype(np.int32))
     plans = []
     for group_id, spec in enumerate(layout.groups):
         block_table = tables.group(group_id)[lines, :num_entries]

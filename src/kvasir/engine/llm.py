@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import index
-from typing import Any, Self, SupportsIndex, cast
+from typing import Any, NamedTuple, Self, SupportsIndex, cast
 
 from kvasir.core.errors import BadRequestError, InvariantViolation
 from kvasir.core.events import RequestFinishedEvent, TokensEvent
@@ -61,13 +61,17 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        num_pinned_tokens: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Continue one prompt or many, each a text or token ids; outputs come in the order of the prompts.
 
-        ``sampling_params``: one for all, or one for each.  Raises a refusal of any of them before anything runs.
+        ``sampling_params``: one for all, or one for each.  ``num_pinned_tokens``: how many tokens at each prompt's
+        beginning are instructions, which ``kv_eviction`` leaves alone.  Raises a refusal of any before anything runs.
         """
         many = _as_prompts(prompts)
-        inputs = [self._encoded(prompt) for prompt in many]
+        pinned = num_pinned_tokens or [0] * len(many)
+        inputs = [self._encoded(prompt, num) for prompt, num in zip(many, pinned, strict=True)]
         return self._run(inputs, _one_for_each(sampling_params, len(many)), is_continuation=True)
 
     def chat(
@@ -116,23 +120,26 @@ class LLM:
 
     # ---- inside
 
-    def _encoded(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+    def _encoded(self, prompt: Prompt, num_pinned: int = 0) -> "_Input":
         if isinstance(prompt, str):
-            return prompt, self.tokenizer.encode(prompt)
+            return _Input(prompt, self.tokenizer.encode(prompt), num_pinned)
         try:
-            return None, [index(token_id) for token_id in prompt]
+            return _Input(None, [index(token_id) for token_id in prompt], num_pinned)
         except TypeError as error:
             raise BadRequestError("A prompt is a text or a sequence of whole token ids.", param="prompt") from error
 
     def _rendered(
         self, messages: Conversation, tools: Sequence[Mapping[str, Any]] | None, variables: Mapping[str, Any]
-    ) -> tuple[str | None, list[int]]:
+    ) -> "_Input":
         text = self.tokenizer.apply_chat_template(messages, tools=tools, **variables)
-        return text, self.tokenizer.encode_chat(messages, tools=tools, **variables)
+        token_ids = self.tokenizer.encode_chat(messages, tools=tools, **variables)
+        is_cut = self.engine.config.cache.eviction is not None
+        pinned = self.tokenizer.num_instruction_tokens(messages, tools, **variables) if is_cut else 0
+        return _Input(text, token_ids, pinned)
 
     def _run(
         self,
-        inputs: Sequence[tuple[str | None, list[int]]],
+        inputs: "Sequence[_Input]",
         params: Sequence[SamplingParams | None],
         *,
         is_continuation: bool,
@@ -150,18 +157,19 @@ class LLM:
 
     def _submit(
         self,
-        inputs: tuple[str | None, list[int]],
+        inputs: "_Input",
         sampling: SamplingParams | None,
         *,
         is_continuation: bool,
         keeps_chunks: bool,
     ) -> RequestCollector:
-        prompt, token_ids = inputs
+        prompt, token_ids, num_pinned = inputs
         request = Request(
             request_id=str(self._num_requests),
             prompt_token_ids=tuple(token_ids),
             sampling=sampling or SamplingParams(),
             eos_token_ids=self.tokenizer.eos_ids,
+            num_pinned_tokens=min(num_pinned, len(token_ids)),
         )
         self.engine.add_request(request)
         self._num_requests += 1
@@ -223,6 +231,14 @@ class TextStream(Iterator[StreamChunk]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Input(NamedTuple):
+    """One prompt: its text where there is one, its tokens, and how many of these are instructions at its beginning."""
+
+    prompt: str | None
+    token_ids: list[int]
+    num_pinned: int
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

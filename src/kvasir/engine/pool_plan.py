@@ -9,6 +9,7 @@ from kvasir.engine.memory import MemoryLimits, MemoryNeeds, MemoryPlan, plan_mem
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVLayout
+from kvasir.kv.prompt_eviction import check_eviction
 from kvasir.models.config import ModelConfig
 
 AUTO_KV_DTYPE = KVDtype.BF16
@@ -48,6 +49,7 @@ def plan_pool(
     layout = make_layout(model, cache)
     if alter_layout is not None:
         layout = alter_layout(layout)
+    check_eviction(cache.eviction, layout, cache.allocation)
     needs = MemoryNeeds(
         layout=layout,
         max_model_len=max_model_len,

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvasir.compression.compactor import Compactor
 from kvasir.core.errors import InvariantViolation
 from kvasir.core.step import BlockCopy, StepPlan, StepResult
 from kvasir.engine.config import EngineConfig
@@ -32,6 +33,7 @@ class ModelRunner:
         self._decoder = decoder
         self._store = store
         self._tables = BlockTables(len(layout.groups), max_num_seqs, max_blocks)
+        self._compactor = Compactor(store, config.cache.eviction)
         self._sampler = Sampler(max_num_seqs=max_num_seqs, seed=config.seed)
 
     @torch.inference_mode()
@@ -67,6 +69,8 @@ class ModelRunner:
             self._sampler.start(start)
         if not plan.rows:
             raise InvariantViolation(f"step {plan.step_id} has no rows")
+        for compaction in plan.compactions:
+            self._compactor.run(compaction)
         if plan.copies:
             self._copy(plan.copies)
         for row in plan.rows:

@@ -12,7 +12,8 @@ class EngineStats:
     ``num_waiting`` are requests (and preempted sequences) in the queue, ``num_running`` sequences with a seat.
     ``num_prefix_queries`` and ``num_prefix_hits`` count tokens looked up in and found by the prefix cache.
     ``num_prompt_tokens`` counts prompts as admitted; ``num_computed_tokens`` what the model really processed.
-    ``step_s_total`` is time spent in steps.
+    ``num_evicted_tokens`` counts prompt tokens that every head gave up, ``num_evicted_blocks`` the blocks that came
+    back for it over all groups.  ``step_s_total`` is time spent in steps.
     """
 
     num_running: int
@@ -28,6 +29,8 @@ class EngineStats:
     num_admitted: int
     num_aborted: int
     step_s_total: float
+    num_evicted_tokens: int = 0
+    num_evicted_blocks: int = 0
 
     @property
     def kv_cache_usage(self) -> float:

@@ -18,6 +18,7 @@ def audit(manager: KVManager) -> None:
         _audit_free_list(group_id, pool)
         _audit_keys(manager, group_id, pool)
     _audit_tables(manager)
+    _audit_compacted(manager)
     _audit_pending(manager)
 
 
@@ -93,6 +94,16 @@ def _audit_tables(manager: KVManager) -> None:
             state.num_registered <= max(len(state.keys), 0),
             f"I6: sequence {sequence_id} registered {state.num_registered} blocks with {len(state.keys)} keys",
         )
+
+
+def _audit_compacted(manager: KVManager) -> None:
+    """I6, too: what a sequence holds after part of its prompt was evicted is found by no one else's lookup."""
+    for sequence_id, state in manager.sequences.items():
+        for table in state.tables:
+            _require(
+                not state.is_compacted or all(block.key is None for block in table.live_blocks()),
+                f"I6: sequence {sequence_id} has a prefix key on a block of a compacted prompt",
+            )
 
 
 def _audit_pending(manager: KVManager) -> None:

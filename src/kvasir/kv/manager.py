@@ -10,6 +10,7 @@ from kvasir.core.step import BlockCopy, TableUpdate
 from kvasir.kv.allocation import AllocationKind, Regions, check_allocation
 from kvasir.kv.block import Block
 from kvasir.kv.content import ContentOf, token_content
+from kvasir.kv.eviction import EvictionRule
 from kvasir.kv.free_list import FreeList
 from kvasir.kv.hashing import root_key
 from kvasir.kv.layout import KVLayout
@@ -17,6 +18,7 @@ from kvasir.kv.lookup import PrefixHit, find_prefix
 from kvasir.kv.pending_prefixes import PendingPrefixes
 from kvasir.kv.pool import BlockPool
 from kvasir.kv.prefix_index import PrefixIndex
+from kvasir.kv.prompt_eviction import PromptEviction, check_eviction
 from kvasir.kv.sequence_blocks import SequenceBlocks
 
 
@@ -34,6 +36,7 @@ class KVManagerConfig:
     model_digest: str = ""
     enable_prefix_caching: bool = True
     allocation: AllocationKind = AllocationKind.PAGED
+    eviction: EvictionRule | None = None
     content_of: ContentOf = token_content
     make_free_list: Callable[[], FreeList] = FreeList
 
@@ -43,6 +46,7 @@ class KVManagerConfig:
             enable_prefix_caching=self.enable_prefix_caching,
             retentions=[spec.retention for spec in self.layout.groups],
         )
+        check_eviction(self.eviction, self.layout, self.allocation)
 
 
 class Reservation(NamedTuple):
@@ -79,6 +83,7 @@ class KVManager:
         self._has_windows = any(spec.retention.window for spec in self.groups)
         self.num_trimmed = [0] * len(self.groups)
         """Blocks given back because no query could see them any more, by group, since the start."""
+        self.eviction = PromptEviction(config.eviction, self.pools)
         self.regions: Regions | None = None
         if config.allocation is AllocationKind.CONTIGUOUS:
             whole = tuple(-(-config.max_model_len // self.block_size) for _ in self.groups)
@@ -92,7 +97,7 @@ class KVManager:
         Changes nothing but the memory of the sequence's keys."""
         if not self.config.enable_prefix_caching:
             return PrefixHit(0, tuple(() for _ in self.groups))
-        num_blocks = (sequence.num_tokens - 1) // self.block_size
+        num_blocks = self.eviction.num_cacheable(sequence, self.block_size)
         keys = self.keys_of(sequence, num_blocks)
         return find_prefix(
             self.index, self.groups, keys, lambda index: self._content_of(sequence, index, self.block_size)
@@ -111,7 +116,7 @@ class KVManager:
         next_block = hit.num_tokens // self.block_size
         return (
             state is not None
-            and next_block < (sequence.num_tokens - 1) // self.block_size
+            and next_block < self.eviction.num_cacheable(sequence, self.block_size)
             and next_block < len(state.keys)
             and state.keys[next_block] in self.pending
         )
@@ -125,7 +130,7 @@ class KVManager:
         chunk_tokens = min(self.config.max_chunk_tokens, sequence.num_tokens - num_done)
         needs = []
         for g, spec in enumerate(self.groups):
-            most = spec.max_blocks(sequence.num_tokens, chunk_tokens)
+            most = spec.max_blocks(self.eviction.most_slots(sequence), chunk_tokens)
             held = 0
             if hit is not None:
                 held = sum(block is not None and block.ref_count > 0 for block in hit.blocks[g])
@@ -142,7 +147,7 @@ class KVManager:
         return tuple(pool.num_available for pool in self.pools)
 
     def can_ever_hold(self, num_tokens: int) -> bool:
-        """An empty pool has room for one sequence of ``num_tokens``."""
+        """An empty pool has room for one sequence that takes ``num_tokens`` slots."""
         if self.regions is not None:
             return self.regions.num_regions > 0 and num_tokens <= self.config.max_model_len
         return all(
@@ -162,6 +167,9 @@ class KVManager:
         end = start + num_new_tokens
         if end <= state.num_ready_slots:
             return NOTHING_TO_DO
+        if not self.eviction.run(sequence, state, self.block_size):
+            return None
+        start, end = start - sequence.num_evicted_tokens, end - sequence.num_evicted_tokens
         if self.regions is not None:
             return self._reserve_region(self.regions, state)
         num_entries = -(-end // self.block_size)
@@ -175,7 +183,9 @@ class KVManager:
         for table, pool in zip(state.tables, self.pools, strict=True):
             table.blocks.extend(pool.allocate() for _ in range(num_entries - len(table)))
         state.is_shared = False
-        state.num_ready_slots = len(state.tables[0]) * self.block_size
+        state.num_ready_slots = len(state.tables[0]) * self.block_size + sequence.num_evicted_tokens
+        if not sequence.num_evicted_tokens and self.eviction.num_to_evict(sequence):
+            state.num_ready_slots = min(state.num_ready_slots, sequence.num_prompt_tokens)  # then it has to evict
         if state.must_announce:
             first_new = 0
             state.must_announce = False
@@ -188,10 +198,12 @@ class KVManager:
         return Reservation(updates, copies)
 
     def commit(self, sequence: Sequence) -> None:
-        """Tokens [0, ``num_computed_tokens``) are in the store: whole blocks become findable."""
+        """Tokens [0, ``num_computed_tokens``) are in the store: whole blocks become findable.
+
+        Not those of a sequence whose prompt was compacted: what they hold depends on more than the tokens before."""
         state = self.sequences[sequence.sequence_id]
         num_whole = sequence.num_computed_tokens // self.block_size
-        if num_whole <= state.num_registered or not self._is_caching:
+        if num_whole <= state.num_registered or not self._is_caching or sequence.num_evicted_tokens:
             return
         keys = state.extend_keys(sequence, num_whole, self.block_size, self._content_of)
         for i in range(state.num_registered, num_whole):
@@ -228,6 +240,12 @@ class KVManager:
                 trim_positions.append(next_position)
         state.trim_position = min(trim_positions)
 
+    def evict(self, sequence: Sequence) -> bool:
+        """When all of its prompt and no more is computed and the rule takes some of it: give those tokens' blocks back.
+
+        False: it should, but there is no room for what is kept; ``reserve`` then tries again before anything else."""
+        return self.eviction.run(sequence, self.sequences[sequence.sequence_id], self.block_size)
+
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """``child`` shares every block of ``parent``; whoever writes into a shared block first copies it."""
         if self.regions is not None:
@@ -243,6 +261,8 @@ class KVManager:
         state.num_registered = source.num_registered
         state.trim_position = source.trim_position
         state.is_shared = source.is_shared = True
+        state.is_compacted = source.is_compacted
+        child.num_evicted_tokens = parent.num_evicted_tokens
         source.num_ready_slots = 0  # the next write must ask whether a copy is needed
 
     def release(self, sequence: Sequence) -> None:
@@ -250,6 +270,7 @@ class KVManager:
         state = self.sequences.pop(sequence.sequence_id, None)
         if state is None:
             return
+        sequence.num_evicted_tokens = 0
         self._withdraw_pending(state, state.pending.stop)
         for table, pool in zip(state.tables, self.pools, strict=True):
             for block in reversed(table.blocks):
@@ -351,7 +372,7 @@ class KVManager:
         """When a sequence first gets blocks: say which whole blocks of its tokens it is going to compute."""
         if not self.config.enable_prefix_caching:
             return
-        num_whole = (sequence.num_tokens - 1) // self.block_size
+        num_whole = self.eviction.num_cacheable(sequence, self.block_size)
         keys = state.extend_keys(sequence, num_whole, self.block_size, self._content_of)
         state.pending = range(state.num_registered, max(num_whole, state.num_registered))
         self.pending.add(keys[state.pending.start : state.pending.stop])

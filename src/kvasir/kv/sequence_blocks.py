@@ -13,10 +13,12 @@ class SequenceBlocks:
     be referenced by a sibling (copy before write).  ``must_announce`` asks for the whole table in the next row.
     ``num_ready_slots``: tokens [0, num_ready_slots) can be written without asking the pools.
     ``trim_position``: while fewer tokens are computed, no block can have become invisible since the last look.
+    ``is_compacted``: part of the prompt was evicted, and the blocks hold what is left.
     ``pending`` are the indices of the keys announced as being computed (see ``PendingPrefixes``).
     """
 
     __slots__ = (
+        "is_compacted",
         "is_shared",
         "keys",
         "must_announce",
@@ -37,6 +39,7 @@ class SequenceBlocks:
         self.num_ready_slots = 0
         self.trim_position = 0
         self.pending = range(0)
+        self.is_compacted = False
         self.is_shared = False
         self.must_announce = True
         self.region_id: int | None = None

@@ -62,7 +62,8 @@ def slot_usage(manager: KVManager, sequences: list[Sequence]) -> SlotUsage:
                 continue
             for i, block in enumerate(state.tables[g].blocks):
                 if block is not None:
-                    tokens = min(max(sequence.num_computed_tokens - i * block_size, 0), block_size)
+                    filled_slots = sequence.num_computed_tokens - sequence.num_evicted_tokens
+                    tokens = min(max(filled_slots - i * block_size, 0), block_size)
                     filled[block.block_id] = max(filled.get(block.block_id, 0), tokens)
         num_reserved += len(filled) * block_size
         num_filled += sum(filled.values())

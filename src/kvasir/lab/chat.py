@@ -41,6 +41,11 @@ class Reply:
     """The model ended its answer itself; else ``max_tokens`` cut it."""
 
 
+def num_instruction_tokens(tokenizer: Tokenizer, messages: Sequence[Message]) -> int:
+    """How many tokens at the beginning of ``encode_chat`` are instructions: what is served would pin them."""
+    return tokenizer.num_instruction_tokens(messages) if tokenizer.chat_template.is_present else 0
+
+
 def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
     """The prompt of a chat: through the model's template, or its turns as plain paragraphs for a model without one."""
     if tokenizer.chat_template.is_present:

@@ -1,15 +1,24 @@
-"""Controls of settings that choose heads: the same bytes spent without choosing.  A choice is worth what it beats."""
+"""Controls of settings that choose heads or tokens: the same bytes spent without choosing, which a choice must beat."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kvasir.kv.eviction import EvictionKind, EvictionRule
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.retention import RetentionKind
 from kvasir.kv.spec import KVSpec
 
 Pair = tuple[int, int]
 """(layer, KV head)"""
+
+
+def eviction_by_lot(rule: EvictionRule | None) -> EvictionRule | None:
+    """The floor of a scored eviction: as many tokens, the same ones protected, the others drawn by lot; None where
+    nothing is scored."""
+    if rule is None or rule.kind is EvictionKind.RANDOM:
+        return None
+    return replace(rule, kind=EvictionKind.RANDOM)
 
 
 def has_chosen_heads(layout: KVLayout, model_windows: Sequence[int | None]) -> bool:

@@ -15,6 +15,7 @@ class Document:
 
     ``scored``: half-open ranges of token indices whose prediction is looked at, in order and apart.  The token at index
     i is predicted by the logits at i - 1, so no range starts before 1.
+    ``num_pinned``: how many tokens at the beginning are instructions.
     ``num_decoded``: how many tokens at the end are fed one by one, as decoding does it; the others are a prompt.
 
     token_ids:  [ prompt ............................ | decoded ... ]
@@ -24,6 +25,7 @@ class Document:
     token_ids: tuple[int, ...]
     scored: tuple[tuple[int, int], ...]
     num_decoded: int = 1
+    num_pinned: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_decoded < len(self.token_ids):

@@ -136,4 +136,5 @@ def _request(request_id: str, document: Document) -> Request:
         prompt_token_ids=document.token_ids[:num_prompt],
         sampling=SamplingParams(temperature=0.0, max_tokens=document.num_decoded, ignore_eos=True),
         cache_salt=request_id,
+        num_pinned_tokens=min(document.num_pinned, num_prompt),
     )

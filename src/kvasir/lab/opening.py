@@ -12,7 +12,7 @@ from kvasir.engine.config import EngineConfig
 from kvasir.engine.flags import make_engine_config
 from kvasir.engine.memory import MemoryLimits, available_memory
 from kvasir.engine.pool_plan import effective_max_model_len
-from kvasir.lab.controls import has_chosen_heads, heads_at_random, one_window
+from kvasir.lab.controls import eviction_by_lot, has_chosen_heads, heads_at_random, one_window
 from kvasir.lab.fault import Nudge
 from kvasir.lab.lab import Lab
 from kvasir.lab.measure import Size
@@ -128,6 +128,8 @@ def _open_local(plan: LabPlan, progress: Progress, opened: ExitStack) -> Lab:
 def _controls(setting: Setting, subject: LocalSubject, context: int) -> list[Setting]:
     """Settings of the same bytes that choose nothing, where ``setting`` chooses heads."""
     layout, windows = subject.engine.layout, subject.engine.model_config.sliding_windows
+    if (lots := eviction_by_lot(subject.engine.config.cache.eviction)) and setting.alter_layout is None:
+        return [replace(setting, name=f"{setting.name}, by lot", flags={**setting.flags, "kv_eviction": str(lots)})]
     if setting.alter_layout is not None or not has_chosen_heads(layout, windows):
         return []
     controls = [

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kvasir.claims.result_file import Better
-from kvasir.lab.chat import Chat, encode_chat
+from kvasir.lab.chat import Chat, encode_chat, num_instruction_tokens
 from kvasir.lab.document import Document
 from kvasir.lab.estimate import F64, Estimate, mean_of
 from kvasir.lab.figures import Metric, SettingFigures
@@ -69,14 +69,20 @@ class Retrieval:
 def answer_document(lab: Lab, sample: Sample) -> Document:
     """The prompt, the lead and the right answer; scored on the answer, which is decoded token by token."""
     tokenizer = lab.tokenizer
-    prompt = encode_chat(tokenizer, [{"role": "user", "content": sample.prompt}])
+    messages = [{"role": "user", "content": sample.prompt}]
+    prompt = encode_chat(tokenizer, messages)
     lead = tokenizer.encode(sample.lead, add_special_tokens=False)
     whole = tokenizer.encode(f"{sample.lead} {sample.expected}", add_special_tokens=False)
     # A tokenizer may join the end of the lead with the answer: what is scored starts where the two part.
     shared = next((i for i, (a, b) in enumerate(zip(lead, whole, strict=False)) if a != b), min(len(lead), len(whole)))
     start = len(prompt) + shared
     token_ids = (*prompt, *whole)
-    return Document(token_ids=token_ids, scored=((start, len(token_ids)),), num_decoded=max(1, len(token_ids) - start))
+    return Document(
+        token_ids=token_ids,
+        scored=((start, len(token_ids)),),
+        num_decoded=max(1, len(token_ids) - start),
+        num_pinned=num_instruction_tokens(tokenizer, messages),
+    )
 
 
 def _with_loss(

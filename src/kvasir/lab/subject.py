@@ -11,8 +11,9 @@ from kvasir.engine.engine import Engine
 from kvasir.engine.flags import effective_flags
 from kvasir.engine.llm import LLM
 from kvasir.engine.runner import ModelRunner
+from kvasir.kv.eviction import EvictionRule
 from kvasir.kv.layout import KVLayout
-from kvasir.lab.chat import Chat, Reply, encode_chat
+from kvasir.lab.chat import Chat, Reply, encode_chat, num_instruction_tokens
 from kvasir.lab.document import Document
 from kvasir.lab.forcing import ForcedExecutor, Reader, RowSink
 
@@ -77,7 +78,7 @@ class LocalSubject:
             weight_dtype=engine.config.weight_dtype.value,
             kernels=engine.kernels_name,
             flags=effective_flags(engine.config),
-            bytes_per_token=bytes_per_token(engine.layout, engine.max_model_len),
+            bytes_per_token=bytes_per_token(engine.layout, engine.max_model_len, engine.config.cache.eviction),
             context=engine.max_model_len,
         )
 
@@ -96,7 +97,8 @@ class LocalSubject:
             SamplingParams(temperature=chats[i].temperature, max_tokens=chats[i].max_tokens, seed=chats[i].seed)
             for i in order
         ]
-        outputs = self._llm.generate(prompts, sampling) if prompts else []
+        pinned = [num_instruction_tokens(self.tokenizer, chats[i].messages) for i in order]
+        outputs = self._llm.generate(prompts, sampling, num_pinned_tokens=pinned) if prompts else []
         replies: dict[int, Reply] = {}
         for i, output in zip(order, outputs, strict=True):
             (answer,) = output.outputs
@@ -134,6 +136,9 @@ def _companion(document: Document) -> Document:
     return Document(token_ids=document.token_ids[1 : length + 1], scored=(), num_decoded=1)
 
 
-def bytes_per_token(layout: KVLayout, num_tokens: int) -> float:
-    """KV bytes that a sequence of ``num_tokens`` holds while it decodes, over its length."""
-    return sum(spec.pool_bytes(spec.max_blocks(num_tokens, 1)) for spec in layout.groups) / num_tokens
+def bytes_per_token(layout: KVLayout, num_tokens: int, eviction: EvictionRule | None = None) -> float:
+    """KV bytes that a sequence of ``num_tokens`` holds while it decodes, over its length.
+
+    With ``eviction`` nearly all of it was prompt: what is left of that is held."""
+    held = num_tokens if eviction is None else eviction.num_kept(num_tokens)
+    return sum(spec.pool_bytes(spec.max_blocks(held, 1)) for spec in layout.groups) / num_tokens

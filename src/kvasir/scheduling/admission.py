@@ -34,16 +34,17 @@ def check_request(request: Request, manager: KVManager, config: SchedulerConfig,
             param="min_tokens",
         )
     _check_parallel(request, manager, config)
-    if not manager.can_ever_hold(num_prompt + max_tokens):
-        raise _never_fits(manager, num_prompt, max_tokens)
+    num_slots = manager.eviction.peak_slots(num_prompt, num_prompt + max_tokens, request.num_pinned_tokens)
+    if not manager.can_ever_hold(num_slots):
+        raise _never_fits(manager, num_prompt, max_tokens, num_slots)
     if num_waiting >= config.max_waiting:
         raise OverloadedError(f"{num_waiting} requests are waiting already, the most the queue holds; try again later.")
     return max_tokens
 
 
-def _never_fits(manager: KVManager, num_prompt: int, max_tokens: int) -> NeverFitsError:
+def _never_fits(manager: KVManager, num_prompt: int, max_tokens: int, num_slots: int) -> NeverFitsError:
     """Names the group that is shortest of blocks, where there are several."""
-    needs = [spec.max_blocks(num_prompt + max_tokens, manager.config.max_chunk_tokens) for spec in manager.groups]
+    needs = [spec.max_blocks(num_slots, manager.config.max_chunk_tokens) for spec in manager.groups]
     g = max(range(len(needs)), key=lambda g: needs[g] / manager.pools[g].num_blocks)
     cache = "KV cache" if len(needs) == 1 else f"KV cache of the heads with {manager.groups[g].retention} retention"
     return NeverFitsError(

@@ -47,7 +47,8 @@ def _while_nobody_starts(scheduler: Scheduler, running: list[Sequence]) -> int:
     if plan.candidates or not plan.is_blocked:
         return 0
     block_size = scheduler.manager.block_size
-    return min([block_size - sequence.num_computed_tokens % block_size for sequence in running])
+    slots = [sequence.num_computed_tokens - sequence.num_evicted_tokens for sequence in running]
+    return min([block_size - filled % block_size for filled in slots])
 
 
 def _with_blocks(running: list[Sequence], num_steps: int, scheduler: Scheduler) -> int:
@@ -58,6 +59,8 @@ def _with_blocks(running: list[Sequence], num_steps: int, scheduler: Scheduler) 
     if any(states[sequence.sequence_id].is_shared for sequence in running):
         return 0  # a write might have to copy
     left = [states[sequence.sequence_id].num_ready_slots - sequence.num_computed_tokens for sequence in running]
+    if min(left) < 0:
+        return 0  # a prompt was compacted just now
 
     def need(steps: int) -> int:
         return sum([-(-(steps - slots) // block_size) for slots in left if steps > slots])
@@ -88,7 +91,8 @@ def take_decodes(scheduler: Scheduler, num_steps: int, token_id: int) -> None:
     # first step it is those who had filled theirs already.
     fills: dict[int, list[int]] = {0: [place for place in range(len(running)) if not manager.is_ready(running[place])]}
     for place, start in enumerate(starts):
-        for step in range(block_size - start % block_size, num_steps + 1, block_size):
+        filled = start - running[place].num_evicted_tokens
+        for step in range(block_size - filled % block_size, num_steps + 1, block_size):
             fills.setdefault(step, []).append(place)
     for step in sorted(fills):
         full = fills[step]

@@ -131,7 +131,7 @@ class Scheduler:
             self._schedule_waiting(builder, candidate, shares.get(candidate.sequence.sequence_id, 0))
         if len(builder) == 0:
             raise InvariantViolation(f"{len(self.records)} requests are unfinished, but the step is empty")
-        self._plan = builder.build()
+        self._plan = builder.build(self.manager.eviction.take())
         self._ended = []
         return self._plan
 
@@ -143,7 +143,7 @@ class Scheduler:
         self._plan = None
         failed = result.failed
         block_size = self.manager.block_size
-        for sequence_id, _, token_ids, _, sample_for in plan.rows:
+        for sequence_id, _, token_ids, _, sample_for, _ in plan.rows:
             if failed and (sequence_id in failed or any(s in failed for s in sample_for)):
                 continue
             sequence = self._sequences[sequence_id]
@@ -153,6 +153,8 @@ class Scheduler:
                 self.manager.commit(sequence)  # a decode completes a block once in block_size steps
             if self._has_windows:
                 self.manager.trim(sequence)
+            if num_tokens > 1 or sequence.num_computed_tokens == sequence.num_prompt_tokens:
+                self.manager.evict(sequence)
             if len(sample_for) > 1:
                 self._fork_siblings(sequence, sample_for[1:])
         return self._completion.take_tokens(result, self._sequences, self.records)
@@ -202,6 +204,7 @@ class Scheduler:
         num_tokens = 1 if uncomputed == 1 else shares[sequence.sequence_id]
         if num_tokens == 0:
             return
+        num_tokens = self.manager.eviction.limit(sequence, sequence.num_computed_tokens, num_tokens)
         while (reservation := self.manager.reserve(sequence, num_tokens)) is None:
             victim = self.running.last()
             if victim is sequence and len(self.running) == 1:
@@ -225,7 +228,7 @@ class Scheduler:
         # Serving the running sequences may have evicted what the candidate had found, so look again.
         hit = self.manager.lookup(sequence)
         num_remaining = sequence.num_tokens - hit.num_tokens
-        num_tokens = min(share, num_remaining)
+        num_tokens = self.manager.eviction.limit(sequence, hit.num_tokens, min(share, num_remaining))
         reservation = self.manager.reserve(sequence, num_tokens, hit)
         if reservation is None:
             return

@@ -1,7 +1,7 @@
 """Collects what one step will do while the scheduler decides, and freezes it into a ``StepPlan``."""
 
 from kvasir.core.sequence import Sequence
-from kvasir.core.step import BlockCopy, SequenceStart, StepPlan, StepRow
+from kvasir.core.step import BlockCopy, Compaction, SequenceStart, StepPlan, StepRow
 from kvasir.kv.manager import Reservation
 
 
@@ -37,7 +37,9 @@ class StepBuilder:
         token_ids = sequence.token_ids
         tokens = (token_ids[position],) if num_tokens == 1 else tuple(token_ids[position : position + num_tokens])
         updates, copies = reservation
-        self._rows.append(StepRow(sequence.sequence_id, position, tokens, updates, sample_for))
+        self._rows.append(
+            StepRow(sequence.sequence_id, position, tokens, updates, sample_for, sequence.num_evicted_tokens)
+        )
         if copies:
             self._copies.extend(copies)
 
@@ -46,15 +48,15 @@ class StepBuilder:
         position = sequence.num_computed_tokens
         sequence_id = sequence.sequence_id
         # One of these is made for every running sequence in every step: past the class's own __new__ is twice as fast.
-        self._rows.append(
-            tuple.__new__(StepRow, (sequence_id, position, (sequence.token_ids[position],), (), (sequence_id,)))
-        )
+        tokens, num_evicted = (sequence.token_ids[position],), sequence.num_evicted_tokens
+        self._rows.append(tuple.__new__(StepRow, (sequence_id, position, tokens, (), (sequence_id,), num_evicted)))
 
-    def build(self) -> StepPlan:
+    def build(self, compactions: tuple[Compaction, ...] = ()) -> StepPlan:
         return StepPlan(
             step_id=self._step_id,
             rows=tuple(self._rows),
             starts=tuple(self._starts),
             ended=tuple(self._ended),
             copies=tuple(self._copies),
+            compactions=compactions,
         )

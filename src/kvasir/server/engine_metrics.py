@@ -22,6 +22,8 @@ _COUNTERS = (
     ("kvasir:computed_tokens", "Tokens the model processed, recomputed ones included.", "num_computed_tokens"),
     ("kvasir:engine_steps", "Steps of the engine.", "num_steps"),
     ("kvasir:engine_step_seconds", "Time spent in steps.", "step_s_total"),
+    ("kvasir:evicted_tokens", "Prompt tokens given up by --kv-eviction.", "num_evicted_tokens"),
+    ("kvasir:evicted_blocks", "Blocks that came back by --kv-eviction.", "num_evicted_blocks"),
     ("kvasir:requests_admitted", "Requests the engine accepted.", "num_admitted"),
     ("kvasir:requests_aborted", "Requests ended before their time, for whatever reason.", "num_aborted"),
 )

@@ -6,6 +6,7 @@ Whatever can be refused without the engine is refused here.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from kvasir.core.errors import BadRequestError
@@ -28,13 +29,18 @@ async def admit_chat(state: ServerState, body: ChatRequest, request_id: str) -> 
     state.engine.check()
     messages = [message.for_template() for message in body.messages]
     num_chars = sum(len(str(message["content"])) for message in messages)
-    prompt = await _maybe_in_thread(
-        num_chars,
-        lambda: state.tokenizer.encode_chat(
-            messages, body.add_generation_prompt, None, **(body.chat_template_kwargs or {})
-        ),
-    )
-    requests = _requests(state, body, [prompt], request_id, arrival_s)
+    variables = body.chat_template_kwargs or {}
+    is_cut = state.engine.ready.effective_config["kv_eviction"] != "off"
+
+    def tokens() -> tuple[list[int], int]:
+        pinned = state.tokenizer.num_instruction_tokens(messages, None, **variables) if is_cut else 0
+        return state.tokenizer.encode_chat(messages, body.add_generation_prompt, None, **variables), pinned
+
+    prompt, num_pinned = await _maybe_in_thread(num_chars, tokens)
+    requests = [
+        replace(request, num_pinned_tokens=min(num_pinned, len(prompt)))
+        for request in _requests(state, body, [prompt], request_id, arrival_s)
+    ]
     return await _admitted(Generation(state.engine, state.tokenizer, requests, is_continuation=False))
 
 

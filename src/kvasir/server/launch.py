@@ -79,6 +79,7 @@ def _served(ready: Ready) -> Served:
         model_digest=ready.model_digest,
         layout_digest=ready.layout_digest,
         weight_dtype=ready.effective_config["weight_dtype"],
+        kv_eviction=ready.effective_config["kv_eviction"],
     )
 
 

@@ -138,7 +138,7 @@ class Instance:
             return []
         running = list(self.scheduler.running)
         num = len(running)
-        num_keys = sum([sequence.num_computed_tokens + 1 for sequence in running])
+        num_keys = sum([sequence.num_computed_tokens - sequence.num_evicted_tokens + 1 for sequence in running])
         durations = runner.run(StepLoad(num, num, num, num, (num_keys,), (num_keys,)), num_steps, now_s, until_s)
         take_decodes(self.scheduler, len(durations), TOKEN_ID)
         return durations

@@ -7,6 +7,7 @@ from kvasir.core.errors import ConfigError
 from kvasir.core.progress import Progress, no_progress
 from kvasir.core.sequence import Sequence
 from kvasir.core.step import StepPlan
+from kvasir.kv.eviction import EvictionRule
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.manager import KVManager, KVManagerConfig
@@ -29,7 +30,8 @@ from kvasir.workload.traces.trace import Trace
 class SimulationSetup:
     """One deployment: how long steps take, how large each instance's pool is, how it is told to schedule.
 
-    ``num_blocks`` has an entry for each of ``cost.retentions``.  ``num_clients`` closes the loop: that many clients
+    ``num_blocks`` has an entry for each of ``cost.retentions``.  ``policy`` is for cached blocks, ``eviction`` cuts the
+    prompts of running requests.  ``num_clients`` closes the loop: that many clients
     wait for their answers; None plays the trace at its own times.
     """
 
@@ -39,6 +41,7 @@ class SimulationSetup:
     block_size: int = 16
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     policy: EvictionPolicy = EvictionPolicy.LRU
+    eviction: EvictionRule | None = None
     enable_prefix_caching: bool = True
     fleet: FleetShape = field(default_factory=FleetShape)
     num_clients: int | None = None
@@ -90,6 +93,7 @@ def manager_config(setup: SimulationSetup) -> KVManagerConfig:
         max_model_len=setup.max_model_len,
         max_chunk_tokens=setup.scheduler.max_num_batched_tokens,
         enable_prefix_caching=setup.enable_prefix_caching,
+        eviction=setup.eviction,
         content_of=hashed_content,
     )
 

@@ -36,8 +36,9 @@ class StepMeter:
         if not self._is_full:
             return self._measure_windows(plan)
         num_tokens = num_samples = num_decodes = num_pairs = num_reads = 0
-        for _, position, token_ids, _, sample_for in plan.rows:
+        for _, position, token_ids, _, sample_for, num_evicted in plan.rows:
             num_new = len(token_ids)
+            position -= num_evicted
             end = position + num_new
             num_tokens += num_new
             num_reads += end
@@ -50,7 +51,7 @@ class StepMeter:
         return StepLoad(num_tokens, len(plan.rows), num_samples, num_decodes, (num_pairs,), (num_reads,))
 
     def _measure_windows(self, plan: StepPlan) -> StepLoad:
-        rows = [RowCost(len(row.token_ids), row.position) for row in plan.rows]
+        rows = [RowCost(len(row.token_ids), row.position - row.num_evicted) for row in plan.rows]
         return StepLoad(
             sum(row.num_new for row in rows),
             len(rows),

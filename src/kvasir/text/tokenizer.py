@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvasir.core.errors import ModelError
+from kvasir.core.errors import BadRequestError, ModelError
 from kvasir.text.chat_template import ChatTemplate, Message, read_template_sources
 from kvasir.text.detokenizer import Detokenizer
 from kvasir.text.token_bytes import TokenBytes
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PROBE = "a"
+_INSTRUCTING_ROLES = frozenset({"system", "developer"})
+_UNLIKE_WORDS = ("0", "x")
+"""Two contents that no tokenizer begins alike."""
 
 
 class Tokenizer:
@@ -130,6 +134,26 @@ class Tokenizer:
         if not self.adds_bos:
             return ids
         return [*self._prefix[:1], *self._without_bos(ids)]
+
+    def num_instruction_tokens(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any
+    ) -> int:
+        """How many tokens at the beginning of ``encode_chat`` are instructions: system (or developer) messages that
+        come first, tools, and whatever the template itself puts before the first other message's content.
+
+        0 where the template does not let the instructions stand before a message of one word."""
+        leading = list(takewhile(lambda message: message.get("role") in _INSTRUCTING_ROLES, messages))
+        if len(leading) == len(messages):
+            return len(self.encode_chat(messages, False, tools, **variables))
+        role = messages[len(leading)].get("role")
+        try:
+            a, b = (
+                self.encode_chat([*leading, {"role": role, "content": word}], False, tools, **variables)
+                for word in _UNLIKE_WORDS
+            )
+        except BadRequestError:
+            return 0
+        return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
 
     def _without_bos(self, ids: list[int]) -> list[int]:
         if not self.adds_bos:

@@ -1,0 +1,1 @@
+"""What to keep of a cache: decides, never frees."""
