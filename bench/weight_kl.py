@@ -46,15 +46,15 @@ class Variant:
 
 
 class Reader:
-    """One text in one paged store, read from left to right."""
+    """One text in one paged store, read from left to right.  ``kv``: the formats of K and V."""
 
-    def __init__(self, decoder: Decoder, token_ids: Tensor) -> None:
+    def __init__(
+        self, decoder: Decoder, token_ids: Tensor, kv: tuple[KVDtype, KVDtype] = (KVDtype.FP32, KVDtype.FP32)
+    ) -> None:
         self._decoder = decoder
         self._token_ids = token_ids
         geometry = decoder.config.geometry
-        self._layout = KVLayout.from_geometry(
-            geometry, block_size=BLOCK_SIZE, k_dtype=KVDtype.FP32, v_dtype=KVDtype.FP32
-        )
+        self._layout = KVLayout.from_geometry(geometry, block_size=BLOCK_SIZE, k_dtype=kv[0], v_dtype=kv[1])
         num_blocks = -(-len(token_ids) // BLOCK_SIZE)
         self._store = KVStore(self._layout, (num_blocks,) * len(self._layout.groups))
         self._table = torch.arange(num_blocks, dtype=torch.int32)[None]

@@ -48,6 +48,7 @@ inline void merge(const Partial& into, const Partial& newer, int64_t rows, int64
 // So each pair of formats works, and a new one is one struct here:
 //   prepare(work, q)                       queries as the format wants them, once for all segments
 //   scores(work, range, v_ahead, scores)   masked; see TileRange for which sub-blocks must be written
+//   factors(work)                          per row, what makes them scores to base 2; null: they are already
 //   outputs(work, range, scores, out)      softmax and P . V; may use up ``scores``
 //   ahead(cache, sub)                      where V lies
 struct BlockInput {
@@ -58,7 +59,8 @@ struct BlockInput {
   int64_t stride;     // of a row of o
   bool is_direct;     // one token: straight from the store
   Scratch& scratch;
-  float* q;           // as the K format wants it
+  float* q;              // as the K format wants it
+  const float* factors;  // of its scores
 
   template <class T>
   INLINE T* query(T* tensor, int64_t row) const {
@@ -86,6 +88,7 @@ struct FloatScores {
       }
     }
   }
+  static const float* factors(const BlockInput&) { return nullptr; }
   static void scores(const BlockInput& work, const SegmentRange& range, VAhead v_ahead, float* scores) {
     if (work.is_direct) {
       with_direct_rows(work.rows.count, [&](auto count) {
@@ -102,7 +105,7 @@ template <class V>
 struct FloatValues {
   static Ahead ahead(const HeadCache& cache, int64_t sub) { return V(cache, sub).ahead(); }
   static void outputs(const BlockInput& work, const SegmentRange& range, float* scores, const Partial& out) {
-    block_softmax(work.rows, range, scores, out.largest, out.sum);
+    block_softmax(work.rows, range, scores, work.factors, out.largest, out.sum);
     if (work.is_direct) {
       with_direct_rows(work.rows.count, [&](auto count) {
         direct_outputs<V, decltype(count)::COUNT>(work.cache, scores, range.low, range.high, out.o, work.stride);
@@ -122,6 +125,9 @@ struct Int8Scores {
     const CodedQueries q = CodedQueries::at(work.q, rows, dim);
     for (int64_t r = 0; r < rows; ++r) q.set(r, work.query(work.a.q, r), dim, work.a.scale * LOG2E, buffer);
   }
+  static const float* factors(const BlockInput& work) {
+    return CodedQueries::at(work.q, work.rows.count, work.a.head_dim).factor;
+  }
   static void scores(const BlockInput& work, const SegmentRange& range, VAhead v_ahead, float* scores) {
     const CodedQueries q = CodedQueries::at(work.q, work.rows.count, work.a.head_dim);
     if (work.is_direct) return coded_scores<true>(work.cache, work.rows, range, q, v_ahead, scores);
@@ -133,14 +139,15 @@ struct Int8Values {
   static Ahead ahead(const HeadCache& cache, int64_t sub) { return Int8V(cache, sub).ahead(); }
   static void outputs(const BlockInput& work, const SegmentRange& range, float* scores, const Partial& out) {
     float* v_scales = work.scratch.floats(V_SCALES, SEGMENT);
+    const SegmentTiles<Int8V> tiles(work.cache, range);
     for (int64_t sub = range.low / LANES; sub * LANES < range.high; ++sub) {
-      store(v_scales + (sub * LANES - range.start), load(Int8V(work.cache, sub).scales, Whole{}), Whole{});
+      store(v_scales + (sub * LANES - range.start), load(tiles.from(sub)->scales, Whole{}), Whole{});
     }
-    const int64_t rows = work.rows.count;
+    const int64_t rows = work.rows.count, dim = work.a.head_dim;
     const CodedWeights weights = CodedWeights::at(work.scratch.floats(CODES, CodedWeights::floats(rows)), rows);
-    coded_softmax(work.rows, range, scores, v_scales, weights, out.largest, out.sum);
-    if (work.is_direct) return coded_values<true>(work.cache, work.rows, range, weights, work.stride, out.o);
-    coded_values<false>(work.cache, work.rows, range, weights, work.stride, out.o);
+    coded_softmax(work.rows, range, scores, work.factors, v_scales, weights, out.largest, out.sum);
+    if (work.is_direct) return coded_values<true>(tiles, work.rows, range, weights, dim, work.stride, out.o);
+    coded_values<false>(tiles, work.rows, range, weights, dim, work.stride, out.o);
   }
 };
 
@@ -174,8 +181,12 @@ struct BlockWork : BlockInput {
                    (args.head_dim + LANES - 1) / LANES * LANES,
                    query_block.num_tokens == 1 && args.group <= MAX_DIRECT_ROWS,
                    memory,
+                   nullptr,
                    nullptr} {
-    with_k_format(a.k_dtype, [&](auto format) { format.prepare(*this); });
+    with_k_format(a.k_dtype, [&](auto format) {
+      format.prepare(*this);
+      factors = format.factors(*this);
+    });
   }
 
   // Turns to the block's ``segment``: which of its tokens some row sees, and from now on ``rows`` says what each sees.

@@ -17,14 +17,15 @@ INLINE F16 exp2_fraction(F16 r) {
 }
 
 // 2^x for x <= 0.  Below -126 the result is 0: subnormal weights would only slow the products that use them.
-// -inf gives 0, NaN stays NaN.
-INLINE F16 exp2_nonpositive(F16 x) {
+// -inf gives 0, NaN stays NaN.  ``fraction``: 2^r for |r| <= 1/2.
+template <class Fraction>
+INLINE F16 exp2_nonpositive(F16 x, Fraction fraction) {
 #if defined(__AVX512F__)
   __m512 v = (__m512)x.part[0];
   __mmask16 keep = _mm512_cmp_ps_mask(v, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
   F16 n, c;
   n.part[0] = (native_f)_mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  F16 p = exp2_fraction(x - n);
+  F16 p = fraction(x - n);
   c.part[0] = (native_f)_mm512_maskz_scalef_ps(keep, (__m512)p.part[0], (__m512)n.part[0]);
   return c;
 #else
@@ -32,9 +33,12 @@ INLINE F16 exp2_nonpositive(F16 x) {
   F16 bounded = max(splat(-126.0f), x);
   F16 shifted = bounded + magic;
   F16 power = as_float(as_int(shifted) << 23);
-  F16 value = exp2_fraction(bounded - (shifted - magic)) * power;
+  F16 value = fraction(bounded - (shifted - magic)) * power;
   return select(x < splat(-126.0f), zeros(), value);
 #endif
+}
+INLINE F16 exp2_nonpositive(F16 x) {
+  return exp2_nonpositive(x, [](F16 r) { return exp2_fraction(r); });
 }
 
 // e^x.  0 below -87.3, infinity above 88; NaN stays NaN.

@@ -15,6 +15,7 @@ struct Int8K {
   const float* scales;
   int64_t stride;  // from four channels to the next four
 
+  Int8K() = default;
   INLINE Int8K(const HeadCache& cache, int64_t sub) {
     const int64_t dim = cache.a.head_dim, size = cache.a.block_size, offset = cache.offset(sub);
     const uint8_t* tile = (const uint8_t*)cache.a.k[0] + cache.tile(sub) * int8_tile_bytes(dim, size);
@@ -30,6 +31,7 @@ struct Int8V {
   const int8_t* at;
   const float* scales;
 
+  Int8V() = default;
   INLINE Int8V(const HeadCache& cache, int64_t sub) {
     const int64_t dim = cache.a.head_dim, size = cache.a.block_size, offset = cache.offset(sub);
     const int8_t* tile = (const int8_t*)cache.a.v[0] + cache.tile(sub) * int8_tile_bytes(dim, size);

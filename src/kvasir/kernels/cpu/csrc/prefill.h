@@ -236,7 +236,8 @@ struct TileRange {
 };
 
 // Scores to weights, row by row; a row that sees nothing of the segment gets sum 0.
-inline void block_softmax(const QueryRows& rows, const SegmentRange& range, float* scores, float* largest, float* sum) {
+inline void block_softmax(const QueryRows& rows, const SegmentRange& range, float* scores, const float* factors,
+                          float* largest, float* sum) {
   for (int64_t row = 0; row < rows.count; ++row) {
     const auto [first, last] = TileRange(rows, range, row);
     float* row_scores = scores + row * SCORE_STRIDE + (first * LANES - range.start);
@@ -246,7 +247,7 @@ inline void block_softmax(const QueryRows& rows, const SegmentRange& range, floa
       sum[row] = 0.0f;
       continue;
     }
-    softmax_row(row_scores, last - first, largest + row, sum + row);
+    softmax_row(row_scores, factors ? factors[row] : 1.0f, last - first, largest + row, sum + row);
   }
 }
 

@@ -31,9 +31,7 @@ INLINE F16 masked(F16 scores, int64_t sub, int64_t low, int64_t high) {
   return select(is_seen, scores, splat(-__builtin_inff()));
 }
 
-// Scores of one query over a run of sub-blocks, turned into weights in place.  Sets the largest score and the sum of
-// weights.  Lanes stay apart until the end, so that sub-blocks without a visible token change nothing.
-INLINE void softmax_row(float* scores, int64_t num_subs, float* largest, float* sum) {
+INLINE float largest_score(const float* scores, int64_t num_subs) {
   F16 top = splat(-__builtin_inff()), other_top = top;  // two chains: one would wait for itself
   int64_t n = 0;
   for (; n + 2 <= num_subs; n += 2) {
@@ -41,14 +39,21 @@ INLINE void softmax_row(float* scores, int64_t num_subs, float* largest, float* 
     other_top = max(other_top, load(scores + n * LANES + LANES, Whole{}));
   }
   if (n < num_subs) top = max(top, load(scores + n * LANES, Whole{}));
-  const F16 m = splat(max_lanes(max(top, other_top)));
+  return max_lanes(max(top, other_top));
+}
+
+// Scores of one query over a run of sub-blocks, turned into weights in place.  Sets the largest score and the sum of
+// weights.  Lanes stay apart until the end, so that sub-blocks without a visible token change nothing.  ``factor`` makes
+// scores to base 2 of what is there; with 1 the multiplication changes no bit.
+INLINE void softmax_row(float* scores, float factor, int64_t num_subs, float* largest, float* sum) {
+  *largest = largest_score(scores, num_subs) * factor;
+  const F16 rise = splat(factor), fall = splat(-*largest);
   F16 total = zeros();
   for (int64_t i = 0; i < num_subs; ++i) {
-    F16 weight = exp2_nonpositive(load(scores + i * LANES, Whole{}) - m);
+    F16 weight = exp2_nonpositive(fma(load(scores + i * LANES, Whole{}), rise, fall));
     store(scores + i * LANES, weight, Whole{});
     total = total + weight;
   }
-  *largest = m.part[0][0];
   *sum = sum_lanes(total);
 }
 
