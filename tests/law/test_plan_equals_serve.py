@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from kvasir.cli.plan_options import Asked, RunAsked
+from kvasir.cli.plan_options import Asked, OwnAsked, RunAsked
 from kvasir.cli.plan_request import build_plan, own_config, own_flags
 from kvasir.core.errors import ConfigError
 from kvasir.core.progress import no_progress
@@ -56,6 +56,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "max_window_layers": 1,
     },
 }
+RETENTIONS = ("full", "window:sinks=4,window=40", "window:window=100")
 BUDGETS: dict[str, dict[str, Any]] = {
     "3MiB": {"kv_cache_memory": "3MiB"},
     "7777777 bytes": {"kv_cache_memory": "7777777"},
@@ -92,8 +93,9 @@ def small_machine() -> DeviceCard:
     )
 
 
-def asked(folder: Path, **flags: Any) -> Asked:
-    return Asked(model=str(folder), run=RunAsked(engine="kvasir", **flags))
+def asked(folder: Path, *, own: dict[str, Any] | None = None, **flags: Any) -> Asked:
+    """``own``: flags that other engines do not have."""
+    return Asked(model=str(folder), run=RunAsked(engine="kvasir", **flags), own=OwnAsked(flags=own or {}))
 
 
 def planned(folder: Path, **flags: Any) -> Instance:
@@ -143,6 +145,25 @@ def test_the_pool_is_the_planned_one(folders, loaded, kind, dtype, block_size, b
     assert instance.pool.printed_concurrency == parts.memory.max_concurrency
 
 
+@pytest.mark.parametrize(
+    ("kind", "retention", "block_size", "budget"),
+    list(itertools.product(("full", "both"), RETENTIONS, BLOCK_SIZES, BUDGETS)),
+)
+def test_the_pool_of_windows_is_the_planned_one(folders, loaded, kind, retention, block_size, budget):
+    flags = {"kv_cache_dtype": "bf16", "block_size": block_size, "max_num_batched_tokens": 64, "max_num_seqs": 8}
+    flags |= {"max_model_len": 1000, **BUDGETS[budget]}
+    instance = planned(folders[kind], own={"kv_retention": retention}, **flags)
+    parts = served(loaded[kind], folders[kind], own={"kv_retention": retention}, **flags)
+    layout = parts.manager.config.layout
+    assert instance.own is not None and instance.own.layout.digest == layout.digest
+    assert instance.pool.num_blocks == parts.memory.num_blocks
+    assert instance.pool.num_bytes == parts.memory.pool_bytes == allocated_bytes(parts)
+    assert instance.pool.printed_concurrency == parts.memory.max_concurrency
+    assert instance.pool.num_sequences(1000) == pytest.approx(parts.memory.max_concurrency)
+    rules = {str(spec.retention) for spec in layout.groups}
+    assert str(parts.config.cache.kv_retention) in rules
+
+
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("weight_dtype", list(WeightDtype), ids=lambda dtype: dtype.value)
 def test_the_weights_are_the_planned_ones(folders, kind, weight_dtype):
@@ -157,14 +178,23 @@ def test_the_weights_are_the_planned_ones(folders, kind, weight_dtype):
 
 @pytest.mark.parametrize(
     "flags",
-    [{"max_model_len": 5000}, {"kv_cache_memory": "1KiB"}, {"kv_cache_memory": "900GiB"}, {"memory_utilization": 0.01}],
-    ids=lambda flags: next(iter(flags.items())),
+    [
+        {"max_model_len": 5000},
+        {"kv_cache_memory": "1KiB"},
+        {"kv_cache_memory": "900GiB"},
+        {"memory_utilization": 0.01},
+        {"own": {"kv_retention": "window:window=64", "kv_allocation": "contiguous", "enable_prefix_caching": False}},
+        {"own": {"kv_retention": "window:window=64"}, "kind": "sliding"},
+    ],
+    ids=lambda flags: str(next(iter(flags.items()))),
 )
 def test_what_serve_refuses_plan_refuses_with_the_same_sentence(folders, loaded, flags):
+    kind = flags.get("kind", "full")
+    flags = {name: value for name, value in flags.items() if name != "kind"}
     with pytest.raises(ConfigError) as refused:
-        served(loaded["full"], folders["full"], **flags)
+        served(loaded[kind], folders[kind], **flags)
     with pytest.raises(ConfigError) as planned_refusal:
-        planned(folders["full"], **flags)
+        planned(folders[kind], **flags)
     assert str(planned_refusal.value) == str(refused.value)
 
 

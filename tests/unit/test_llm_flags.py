@@ -11,6 +11,7 @@ from kvasir.engine.flags import FLAGS, effective_flags, flags_table, make_engine
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.eviction import EvictionKind, EvictionRule
 from kvasir.kv.format_spec import KVDtype
+from kvasir.kv.retention import windowed
 from kvasir.scheduling.config import BatchingMode, QueuePolicy
 
 
@@ -53,6 +54,9 @@ CASES = [
     ("gpu_memory_utilization", 1, "cache.memory.memory_utilization", 1.0),
     ("kv_cache_dtype", "half", "cache.kv_cache_dtype", KVDtype.FP16),
     ("kv_cache_dtype", "auto", "cache.kv_cache_dtype", None),
+    ("kv_retention", "window:sinks=4,window=1024", "cache.kv_retention", windowed(sinks=4, window=1024)),
+    ("kv_retention", "Window:window=9", "cache.kv_retention", windowed(sinks=0, window=9)),
+    ("kv_retention", windowed(sinks=1, window=2), "cache.kv_retention", windowed(sinks=1, window=2)),
     ("block_size", 32, "cache.block_size", 32),
     ("block_size", "64", "cache.block_size", 64),
     ("enable_prefix_caching", False, "cache.enable_prefix_caching", False),
@@ -102,6 +106,12 @@ def test_every_flag_has_a_case():
         ({"kv_eviction": "h2o"}, "--kv-eviction 'h2o': there is no eviction 'h2o'"),
         ({"kv_eviction": "keydiff:keep=2"}, "at most 1, got 2"),
         ({"block_size": 8}, "choose one of 16, 32, 64"),
+        ({"kv_retention": "half"}, "full or window:sinks=4,window=1024 is expected"),
+        ({"kv_retention": "window"}, "'' is not one of sinks=TOKENS and window=TOKENS"),
+        ({"kv_retention": "window:sinks=4"}, "a window of at least 1 token is expected"),
+        ({"kv_retention": "window:sinks=4,window=0"}, "a window of at least 1 token is expected"),
+        ({"kv_retention": "window:window=4,window=5"}, "each once"),
+        ({"kv_retention": "window:window=-5"}, "'window=-5' is not one of"),
         ({"enable_prefix_caching": "maybe"}, "on or off"),
         ({"model": ""}, "text is expected"),
         ({"threads": 0}, "at least 1"),

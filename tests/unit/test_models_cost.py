@@ -11,7 +11,7 @@ from weight_folders import TINY
 from kvasir.engine.config import WeightDtype
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVLayout
-from kvasir.kv.retention import FULL, Retention, sliding
+from kvasir.kv.retention import FULL, Retention, RetentionKind, sliding, windowed
 from kvasir.models.config import ModelConfig
 from kvasir.models.cost import ModelCost, RowCost, kv_bytes, num_visible_pairs
 
@@ -22,12 +22,25 @@ def layout_of(config: ModelConfig) -> KVLayout:
     return KVLayout.from_geometry(config.geometry, block_size=16, k_dtype=KVDtype.BF16, v_dtype=KVDtype.FP32)
 
 
-@given(num_new=LENGTHS, num_computed=LENGTHS, window=LENGTHS)
-def test_visible_pairs(num_new: int, num_computed: int, window: int) -> None:
+def is_seen(retention: Retention, query: int, key: int) -> bool:
+    """Law 2, written out once more."""
+    if retention.kind is RetentionKind.WINDOW:
+        block = query // 16
+        return key <= query and (key < retention.sinks or key // 16 >= block - retention.window // 16)
+    return key <= query and (retention.kind is RetentionKind.FULL or key > query - retention.window)
+
+
+@given(num_new=LENGTHS, num_computed=LENGTHS, window=LENGTHS, sinks=st.none() | st.integers(0, 40))
+def test_visible_pairs(num_new: int, num_computed: int, window: int, sinks: int | None) -> None:
     retention: Retention = sliding(window) if window else FULL
+    if sinks is not None and window:
+        retention = windowed(sinks=sinks, window=window).rounded(16)
     queries = range(num_computed, num_computed + num_new)
-    counted = sum(position - retention.first_visible(position) + 1 for position in queries)
-    assert num_visible_pairs(retention, RowCost(num_new, num_computed)) == counted
+    seen = {query: [key for key in range(queries.stop) if is_seen(retention, query, key)] for query in queries}
+    assert num_visible_pairs(retention, RowCost(num_new, num_computed)) == sum(map(len, seen.values()))
+    assert all(retention.num_visible(query) == len(keys) for query, keys in seen.items())
+    if num_new:
+        assert retention.num_seen(num_computed, queries.stop) == len(set().union(*seen.values()))
 
 
 def test_flops_against_a_profiler() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from kv_setup import make_manager, make_request, make_scheduler
@@ -10,11 +11,13 @@ from kvasir.core.clock import VirtualClock
 from kvasir.core.errors import ConfigError
 from kvasir.core.step import StepPlan, StepRow
 from kvasir.hardware.cards import find_card
-from kvasir.kv.retention import FULL, sliding
+from kvasir.kv.retention import FULL, sliding, windowed
+from kvasir.kv.split import GroupDemand, split_pool
 from kvasir.planner.kv_groups import StoreFormat, kv_groups
 from kvasir.planner.sources import find_model_card
 from kvasir.planner.speed import GPU_SERVER, SpeedModel
 from kvasir.planner.weight_formats import find_weight_format
+from kvasir.scheduling.config import SchedulerConfig
 from kvasir.scheduling.scheduler import Scheduler
 from kvasir.simulator.calibration import CalibrationError, Observation, fit_costs
 from kvasir.simulator.cost_executor import CostExecutor
@@ -63,10 +66,10 @@ def test_fitted_costs_add_up():
     assert TRUE.step_s(load) == pytest.approx(8e-3 + 10 * 2e-4 + 3 * 5e-5 + 1000 * 4e-8 + 400 * 1e-6)
 
 
-def device(model, tp=1, weights="bf16", card="H100-SXM", block_size=16) -> RooflineStepCost:
+def device(model, tp=1, weights="bf16", card="H100-SXM", block_size=16, retention=FULL) -> RooflineStepCost:
     shape = find_model_card(model)
     assert shape is not None
-    form = StoreFormat(block_size=block_size, tensor_parallel=tp)
+    form = StoreFormat(block_size=block_size, tensor_parallel=tp, retention=retention)
     return device_cost(shape, find_weight_format(weights), form, find_card(card), GPU_SERVER)
 
 
@@ -105,17 +108,37 @@ def test_prefill_is_ruled_by_arithmetic_and_logits_of_the_last_token_only():
 def test_a_pool_is_what_the_bytes_make():
     cost = device("llama-3.1-8b", block_size=512)
     block = sum(group.block_bytes for group in kv_groups(cost.shape, cost.form))
-    assert pool_blocks(cost, 57 * block - 1, 8192, 8192) == (56,)
+    scheduler = SchedulerConfig(max_num_batched_tokens=8192)
+    assert pool_blocks(cost, 57 * block - 1, 8192, scheduler) == (56,)
     with pytest.raises(ConfigError, match="hold no sequence of 131,072 tokens"):
-        pool_blocks(cost, 10 * GIB, 131_072, 8192)
+        pool_blocks(cost, 10 * GIB, 131_072, scheduler)
 
 
-def test_a_hybrid_pool_is_split_by_need():
+def test_a_hybrid_pool_is_split_as_our_engine_splits_it():
     cost = device("gemma-3-27b")
-    full, window = (rule.max_blocks(32_768, 2048, 16) for rule in cost.retentions)
-    blocks = pool_blocks(cost, 40 * GIB, 32_768, 2048)
-    assert len(blocks) == 2
-    assert blocks[0] / blocks[1] == pytest.approx(full / window, rel=0.01)
+    scheduler = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=16)
+    sizes = [
+        sum(group.block_bytes for group in kv_groups(cost.shape, cost.form) if group.retention == rule)
+        for rule in cost.retentions
+    ]
+    demands = [GroupDemand(size, 16, rule) for size, rule in zip(sizes, cost.retentions, strict=True)]
+    blocks = pool_blocks(cost, 40 * GIB, 32_768, scheduler)
+    limits = {"max_model_len": 32_768, "chunk_tokens": 2048, "max_num_seqs": 16}
+    assert blocks == split_pool(demands, 40 * GIB, **limits)
+    assert sum(size * count for size, count in zip(sizes, blocks, strict=True)) > 40 * GIB - max(sizes)
+
+
+def test_a_rule_of_ours_changes_what_a_device_reads_and_holds():
+    rule = windowed(sinks=4, window=1024).rounded(16)
+    cost, full = device("llama-3.1-8b", retention=rule), device("llama-3.1-8b")
+    assert cost.retentions == (rule,)
+    step = plan((20_000, 1, True))
+    load = StepMeter(cost.retentions).measure(step)
+    assert load.reads == load.pairs == (16 + 1024 + 20_000 % 16 + 1,)
+    assert cost.step_s(load) < full.step_s(StepMeter(full.retentions).measure(step))
+    fitted = replace(TRUE, retention=rule)
+    assert fitted.step_s(load) == TRUE.step_s(load)
+    assert FittedStepCost.from_json(fitted.to_json()) == TRUE
 
 
 def test_the_executor_reports_what_it_costs():

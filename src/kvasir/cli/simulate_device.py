@@ -7,6 +7,7 @@ from kvasir.cli.plan_request import hub_file
 from kvasir.cli.simulate_options import Given
 from kvasir.core.errors import ConfigError
 from kvasir.hardware.cards import find_card
+from kvasir.kv.retention import Retention
 from kvasir.planner.engines import EngineName
 from kvasir.planner.instance import plan_instance
 from kvasir.planner.kv_groups import StoreFormat, find_dtype
@@ -32,8 +33,8 @@ class Device:
     notes: tuple[str, ...]
 
 
-def resolve_device(given: Given, block_size: int) -> Device:
-    """Raises ``ConfigError`` or ``ModelError``."""
+def resolve_device(given: Given, block_size: int, retention: Retention) -> Device:
+    """``retention`` is for layers without a window of their own.  Raises ``ConfigError`` or ``ModelError``."""
     if given["model"] is None:
         raise ConfigError("--hardware needs a --model to run on it.")
     shape = find_model(given["model"], hub_file)
@@ -43,7 +44,17 @@ def resolve_device(given: Given, block_size: int) -> Device:
     weights = weight_format_of(shape) if given["weight_dtype"] is None else find_weight_format(given["weight_dtype"])
     k, _, v = (given["kv_cache_dtype"] or "bf16").partition(",")
     tp = given["tp"] or 1
-    form = StoreFormat(k_dtype=find_dtype(k), v_dtype=find_dtype(v or k), block_size=block_size, tensor_parallel=tp)
+    form = StoreFormat(
+        k_dtype=find_dtype(k),
+        v_dtype=find_dtype(v or k),
+        block_size=block_size,
+        tensor_parallel=tp,
+        retention=retention,
+    )
+    if retention.window and all(layer.caches and layer.caches[0].window for layer in shape.layers):
+        raise ConfigError(
+            f"--kv-retention {retention} is for layers with full attention, and {shape.name} has none; leave it out."
+        )
     request = PlanRequest(
         shape=shape,
         weights=weights,

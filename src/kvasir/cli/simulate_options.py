@@ -55,6 +55,13 @@ _DEPLOYMENT = (
     option(
         "kv_cache_dtype", str, "--kv-cache-dtype", help="bf16, fp16, fp8 ...; K and V apart as 'K,V'. [default: bf16]"
     ),
+    option(
+        "kv_retention",
+        str,
+        "--kv-retention",
+        metavar="RULE",
+        help="full, or window:sinks=4,window=1024, for layers without a window of their own. [default: full]",
+    ),
     option("kv_blocks", int, "--kv-blocks", help="Blocks of one instance. [default: what the device holds]"),
     option("kv_cache_memory", str, "--kv-cache-memory", metavar="SIZE", help="KV pool of each device, like 40GiB."),
     option("memory_utilization", float, "--memory-utilization", help="Share of a device's memory. [default: 0.9]"),

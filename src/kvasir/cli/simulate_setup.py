@@ -7,6 +7,7 @@ from kvasir.cli.simulate_options import Given
 from kvasir.core.errors import ConfigError
 from kvasir.engine.byte_size import parse_bytes
 from kvasir.kv.eviction import EvictionRule, parse_eviction
+from kvasir.kv.retention import FULL, Retention, parse_retention
 from kvasir.models.model_cache import cache_directory
 from kvasir.scheduling.config import SchedulerConfig
 from kvasir.simulator.cost_file import CostFile, read_cost_file
@@ -62,7 +63,7 @@ def _calibrated(trace: Trace, given: Given, path: Path) -> Described:
     num_blocks = given["kv_blocks"] or _probed_blocks(file, block_size)
     setup = _setup(
         given,
-        cost=file.cost,
+        cost=replace(file.cost, retention=parse_rule(given).rounded(block_size)),
         num_blocks=(num_blocks,),
         block_size=block_size,
         max_model_len=given["max_model_len"] or probed.max_model_len,
@@ -78,6 +79,15 @@ def _calibrated(trace: Trace, given: Given, path: Path) -> Described:
     )
 
 
+def parse_rule(given: Given) -> Retention:
+    """What ``--kv-retention`` says."""
+    text = given["kv_retention"]
+    try:
+        return FULL if text is None else parse_retention(text)
+    except ValueError as error:
+        raise ConfigError(f"--kv-retention {text!r}: {error}.") from error
+
+
 def _probed_blocks(file: CostFile, block_size: int) -> int:
     probed = file.deployment
     if probed.num_blocks is None:
@@ -90,7 +100,7 @@ def _on_device(trace: Trace, given: Given) -> Described:
     from kvasir.simulator.deployment import pool_blocks
 
     block_size = _block_size(trace, given)
-    device = resolve_device(given, block_size)
+    device = resolve_device(given, block_size, parse_rule(given))
     scheduler = SchedulerConfig(
         max_num_batched_tokens=given["max_num_batched_tokens"] or _MAX_NUM_BATCHED_TOKENS,
         max_num_seqs=given["max_num_seqs"] or _MAX_NUM_SEQS,
@@ -105,7 +115,7 @@ def _on_device(trace: Trace, given: Given) -> Described:
     else:
         asked = given["kv_cache_memory"]
         kv_bytes = device.kv_bytes() if asked is None else parse_bytes(asked)
-        num_blocks = pool_blocks(device.cost, kv_bytes, max_model_len, scheduler.max_num_batched_tokens)
+        num_blocks = pool_blocks(device.cost, kv_bytes, max_model_len, scheduler)
     setup = _setup(
         given,
         cost=device.cost,
@@ -179,4 +189,6 @@ def _pool(setup: SimulationSetup) -> str:
     loop = (
         "" if setup.num_clients is None else f"; a closed loop of {setup.num_clients:,} clients, not the recorded times"
     )
-    return f"{blocks} blocks of {setup.block_size} tokens{each}{loop}"
+    rules = setup.cost.retentions
+    kept = "" if rules == (FULL,) else f" ({' + '.join(map(str, rules))})"
+    return f"{blocks} blocks of {setup.block_size} tokens{kept}{each}{loop}"

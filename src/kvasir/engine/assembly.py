@@ -9,7 +9,7 @@ from kvasir.core.executor import Executor
 from kvasir.core.progress import Progress
 from kvasir.engine.config import EngineConfig, WeightDtype
 from kvasir.engine.memory import MemoryLimits, MemoryPlan, available_memory
-from kvasir.engine.pool_plan import LayoutChange, check_allocation, effective_max_model_len, plan_pool
+from kvasir.engine.pool_plan import LayoutChange, check_cache, effective_max_model_len, plan_pool
 from kvasir.engine.pool_plan import make_layout as make_layout
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.manager import KVManager, KVManagerConfig
@@ -53,7 +53,7 @@ class EngineParts:
 
 def assemble(config: EngineConfig, progress: Progress) -> EngineParts:
     """Load the model and allocate the pool.  Raises ``ConfigError`` or ``ModelError``."""
-    check_allocation(config.cache)
+    check_cache(config.cache)
     folder = resolve_model(config.model, progress)
     model_config = load_config(folder.path)
     effective_max_model_len(config, model_config)

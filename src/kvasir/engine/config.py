@@ -7,6 +7,7 @@ from kvasir.kernels.choice import KernelChoice
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.eviction import EvictionRule
 from kvasir.kv.format_spec import KVDtype
+from kvasir.kv.retention import FULL, Retention
 from kvasir.models.weight_dtype import WeightDtype
 from kvasir.scheduling.config import SchedulerConfig
 
@@ -28,10 +29,14 @@ class MemoryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """``kv_cache_dtype`` None means auto, ``eviction`` None that prompts stay whole."""
+    """``kv_cache_dtype`` None means auto, ``eviction`` None that prompts stay whole.
+
+    ``kv_retention`` (FULL or WINDOW) is for layers without a window of their own; the pool plan rounds it to whole
+    blocks."""
 
     block_size: int = 16
     kv_cache_dtype: KVDtype | None = None
+    kv_retention: Retention = FULL
     enable_prefix_caching: bool = True
     allocation: AllocationKind = AllocationKind.PAGED
     eviction: EvictionRule | None = None

@@ -9,8 +9,9 @@ from kvasir.core.errors import ConfigError
 from kvasir.engine.byte_size import format_bytes, parse_bytes
 from kvasir.engine.config import EngineConfig
 from kvasir.kv.eviction import EvictionRule, parse_eviction
+from kvasir.kv.retention import Retention, parse_retention
 
-FlagValue = str | int | float | bool | Enum | EvictionRule
+FlagValue = str | int | float | bool | Enum | EvictionRule | Retention
 
 _DTYPE_SYNONYMS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -26,6 +27,7 @@ class FlagKind(Enum):
     SIZE = "size"
     CHOICE = "choice"
     EVICTION = "rule"
+    RETENTION = "retention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,10 @@ def _parse_eviction(_: Flag, value: FlagValue) -> EvictionRule:
     return value if isinstance(value, EvictionRule) else parse_eviction(str(value))
 
 
+def _parse_retention(_: Flag, value: FlagValue) -> Retention:
+    return value if isinstance(value, Retention) else parse_retention(str(value))
+
+
 _PARSERS: dict[FlagKind, Callable[[Flag, FlagValue], Any]] = {
     FlagKind.TEXT: _parse_text,
     FlagKind.INTEGER: _parse_integer,
@@ -147,6 +153,7 @@ _PARSERS: dict[FlagKind, Callable[[Flag, FlagValue], Any]] = {
     FlagKind.SIZE: _parse_size,
     FlagKind.CHOICE: _parse_choice,
     FlagKind.EVICTION: _parse_eviction,
+    FlagKind.RETENTION: _parse_retention,
 }
 
 

@@ -80,6 +80,15 @@ FLAGS: tuple[Flag, ...] = (
         help="How K and V are stored; auto is 16 bits.",
     ),
     Flag(
+        name="kv_retention",
+        path="cache.kv_retention",
+        kind=FlagKind.RETENTION,
+        section="KV cache",
+        choices=("full", "window:sinks=N,window=N"),
+        help="Which tokens are kept: all, or the first N and the last N, rounded up to whole blocks; the blocks of the "
+        "others are given back. Layers with a window of their own keep that.",
+    ),
+    Flag(
         name="block_size",
         path="cache.block_size",
         kind=FlagKind.CHOICE,

@@ -10,6 +10,7 @@ from kvasir.engine.cgroup import cgroup_limits
 from kvasir.engine.config import CacheConfig
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.layout import KVLayout
+from kvasir.kv.split import GroupDemand, num_sequences, share_out, split_pool
 from kvasir.scheduling.config import SchedulerConfig
 
 if TYPE_CHECKING:
@@ -103,27 +104,38 @@ class MemoryNeeds:
 
 
 def plan_memory(limits: MemoryLimits, needs: MemoryNeeds, cache: CacheConfig, scheduler: SchedulerConfig) -> MemoryPlan:
-    """Split the pool between the groups so that as many sequences of ``max_model_len`` fit as possible.
+    """Split the pool between the groups (``kv/split.py``), for the context and concurrency that are configured.
 
-    ``limits`` are those from before the weights were loaded.  What is left over by whole sequences is shared out in the
-    same proportion.  Raises ``ConfigError`` with the numbers when not even one sequence fits, when nothing is left for
-    the pool, or when an explicit ``--kv-cache-memory`` is more than there is.
+    ``limits`` are those from before the weights were loaded.  Raises ``ConfigError`` with the numbers when not even one
+    sequence fits, when nothing is left for the pool, or when an explicit ``--kv-cache-memory`` is more than there is.
     """
     budget_bytes = _pool_budget(limits, needs, cache)
-    demand = _Demand(needs.layout, cache.allocation, scheduler.max_num_batched_tokens)
-    blocks = demand.blocks(needs.max_model_len)
-    need_bytes = demand.num_bytes(needs.max_model_len)
-    if need_bytes > budget_bytes:
-        raise _too_small(demand, needs.max_model_len, budget_bytes, cache)
-    num_blocks = _share(blocks, [spec.block_bytes for spec in needs.layout.groups], budget_bytes)
+    chunk_tokens, max_model_len = scheduler.max_num_batched_tokens, needs.max_model_len
+    demand = _Demand(needs.layout, cache.allocation, chunk_tokens)
+    if demand.num_bytes(max_model_len) > budget_bytes:
+        raise _too_small(demand, max_model_len, budget_bytes, cache)
+    groups = [GroupDemand.of(spec) for spec in needs.layout.groups]
+    if cache.allocation is AllocationKind.CONTIGUOUS:
+        regions = demand.blocks(max_model_len)
+        num_blocks = share_out(regions, [group.block_bytes for group in groups], budget_bytes)
+        concurrency = min(have / need for have, need in zip(num_blocks, regions, strict=True))
+    else:
+        num_blocks = split_pool(
+            groups,
+            budget_bytes,
+            max_model_len=max_model_len,
+            chunk_tokens=chunk_tokens,
+            max_num_seqs=scheduler.max_num_seqs,
+        )
+        concurrency = num_sequences(groups, num_blocks, max_model_len, chunk_tokens)
     pool_bytes = sum(spec.pool_bytes(count) for spec, count in zip(needs.layout.groups, num_blocks, strict=True))
     block_size = needs.layout.block_size
-    whole_tokens = -(-needs.max_model_len // block_size) * block_size
+    whole_tokens = -(-max_model_len // block_size) * block_size
     return MemoryPlan(
         num_blocks=num_blocks,
         pool_bytes=pool_bytes,
-        num_tokens=min(have * whole_tokens // need for have, need in zip(num_blocks, blocks, strict=True)),
-        max_concurrency=min(have / need for have, need in zip(num_blocks, blocks, strict=True)),
+        num_tokens=int(concurrency * whole_tokens + 1e-6),
+        max_concurrency=concurrency,
         headroom_bytes=limits.available_bytes - needs.weights_bytes - needs.working_bytes - pool_bytes,
     )
 
@@ -154,7 +166,7 @@ def _pool_budget(limits: MemoryLimits, needs: MemoryNeeds, cache: CacheConfig) -
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """What one sequence takes of each group, as a function of its length."""
+    """What one sequence takes of each group when it is alone, as a function of its length."""
 
     layout: KVLayout
     allocation: AllocationKind
@@ -179,20 +191,6 @@ class _Demand:
             else:
                 does_not = middle
         return fits
-
-
-def _share(blocks: tuple[int, ...], block_bytes: list[int], budget_bytes: int) -> tuple[int, ...]:
-    """``budget_bytes`` in blocks per group, in proportion to ``blocks`` and never less; ``blocks`` must fit."""
-    need_bytes = sum(count * size for count, size in zip(blocks, block_bytes, strict=True))
-    shares = [budget_bytes * count // need_bytes for count in blocks]
-    left_bytes = budget_bytes - sum(count * size for count, size in zip(shares, block_bytes, strict=True))
-    while True:
-        fitting = [g for g, size in enumerate(block_bytes) if size <= left_bytes]
-        if not fitting:
-            return tuple(shares)
-        scarcest = min(fitting, key=lambda g: shares[g] / blocks[g])
-        shares[scarcest] += 1
-        left_bytes -= block_bytes[scarcest]
 
 
 def _too_small(demand: _Demand, max_model_len: int, budget_bytes: int, cache: CacheConfig) -> ConfigError:

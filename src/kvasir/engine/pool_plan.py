@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from kvasir.core.errors import ConfigError
 from kvasir.engine.config import CacheConfig, EngineConfig
 from kvasir.engine.memory import MemoryLimits, MemoryNeeds, MemoryPlan, plan_memory, working_memory_bytes
-from kvasir.kv.allocation import AllocationKind
+from kvasir.kv.allocation import check_allocation
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.prompt_eviction import check_eviction
@@ -43,9 +43,13 @@ def plan_pool(
     ``weights_bytes`` is what the weights take or will take; ``limits`` are those from before they were loaded.
     ``alter_layout`` is for measurements.
     """
-    check_allocation(config.cache)
+    check_cache(config.cache)
     max_model_len = effective_max_model_len(config, model)
-    cache = replace(config.cache, kv_cache_dtype=config.cache.kv_cache_dtype or AUTO_KV_DTYPE)
+    cache = replace(
+        config.cache,
+        kv_cache_dtype=config.cache.kv_cache_dtype or AUTO_KV_DTYPE,
+        kv_retention=config.cache.kv_retention.rounded(config.cache.block_size),
+    )
     layout = make_layout(model, cache)
     if alter_layout is not None:
         layout = alter_layout(layout)
@@ -66,18 +70,22 @@ def plan_pool(
     )
 
 
-def check_allocation(cache: CacheConfig) -> None:
+def check_cache(cache: CacheConfig) -> None:
     """Refuse before the model is loaded what the manager would refuse after."""
-    if cache.allocation is AllocationKind.CONTIGUOUS and cache.enable_prefix_caching:
-        raise ConfigError(
-            "--kv-allocation contiguous cannot share blocks, so it does not work with --enable-prefix-caching; "
-            "add --no-enable-prefix-caching."
-        )
+    check_allocation(
+        cache.allocation, enable_prefix_caching=cache.enable_prefix_caching, retentions=[cache.kv_retention]
+    )
 
 
 def make_layout(model: ModelConfig, cache: CacheConfig) -> KVLayout:
     dtype = cache.kv_cache_dtype or AUTO_KV_DTYPE
-    return KVLayout.from_geometry(model.geometry, block_size=cache.block_size, k_dtype=dtype, v_dtype=dtype)
+    return KVLayout.from_geometry(
+        model.geometry,
+        block_size=cache.block_size,
+        k_dtype=dtype,
+        v_dtype=dtype,
+        retention=cache.kv_retention,
+    )
 
 
 def effective_max_model_len(config: EngineConfig, model: ModelConfig) -> int:

@@ -70,11 +70,11 @@ class Retention:
 
     def num_visible(self, position: int) -> int:
         """How many tokens the query at ``position`` sees, itself included."""
-        return min(self.sinks, position + 1) + max(0, position + 1 - self.first_visible(position))
+        return self.num_seen(position, position + 1)
 
-    def visible_before(self, position: int) -> tuple[range, range]:
-        """The positions before ``position`` that the query there sees: sinks, then the rest, oldest first."""
-        return range(min(self.sinks, position)), range(min(self.first_visible(position), position), position)
+    def num_seen(self, start: int, end: int) -> int:
+        """How many tokens the queries at [start, end) see together: what has to be read for them at least."""
+        return min(self.sinks, end) + max(0, end - self.first_visible(start))
 
     def dead_blocks(self, next_position: int, block_size: int) -> range:
         """The blocks that no query at ``next_position`` or later can see.

@@ -96,8 +96,7 @@ def kv_bytes(layout: KVLayout, row: RowCost) -> int:
     end = row.num_computed + row.num_new
     num_bytes = 0.0
     for spec in layout.groups:
-        first = spec.retention.first_visible(row.num_computed)
-        num_bytes += (end - first + row.num_new) * spec.bytes_per_token
+        num_bytes += (spec.retention.num_seen(row.num_computed, end) + row.num_new) * spec.bytes_per_token
     return round(num_bytes)
 
 
@@ -117,7 +116,20 @@ def _sliding_pairs(retention: Retention, row: RowCost) -> int:
     return _full_pairs(retention, RowCost(growing, row.num_computed)) + (row.num_new - growing) * retention.window
 
 
+def _window_pairs(retention: Retention, row: RowCost) -> int:
+    """Block by block: all queries of a block have one oldest key, or are sinks themselves."""
+    size, end = retention.block_size, row.num_computed + row.num_new
+    num_pairs, start = 0, row.num_computed
+    while start < end:
+        stop = min(end, (start // size + 1) * size)
+        num_hidden = 0 if start < retention.sinks else retention.first_visible(start) - retention.sinks
+        num_pairs += _full_pairs(retention, RowCost(stop - start, start)) - num_hidden * (stop - start)
+        start = stop
+    return num_pairs
+
+
 _PAIRS: dict[RetentionKind, Callable[[Retention, RowCost], int]] = {
     RetentionKind.FULL: _full_pairs,
     RetentionKind.SLIDING: _sliding_pairs,
+    RetentionKind.WINDOW: _window_pairs,
 }

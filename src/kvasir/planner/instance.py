@@ -7,7 +7,9 @@ from kvasir.core.errors import ConfigError
 from kvasir.engine.pool_plan import PoolPlan, plan_pool
 from kvasir.hardware.card import DeviceCard
 from kvasir.kv.allocation import AllocationKind
+from kvasir.kv.retention import FULL
 from kvasir.kv.spec import BlockArithmetic
+from kvasir.kv.split import GroupDemand
 from kvasir.planner.engines import EngineName, vllm_rule
 from kvasir.planner.kv_groups import StoreFormat, kv_groups
 from kvasir.planner.llama_cpp_pool import LlamaCppSettings, largest_context, llama_cpp_pool, llama_cpp_view
@@ -65,11 +67,13 @@ def plan_instance(request: PlanRequest, card: DeviceCard, num_devices: int) -> I
 
 
 def store_format(request: PlanRequest, tensor_parallel: int) -> StoreFormat:
+    is_own = request.settings.engine is EngineName.KVASIR and request.own is not None
     return StoreFormat(
         k_dtype=request.k_dtype,
         v_dtype=request.v_dtype,
         block_size=request.settings.block_size or DEFAULT_BLOCK[request.settings.engine],
         tensor_parallel=tensor_parallel,
+        retention=request.own.engine.cache.kv_retention if is_own else FULL,
     )
 
 
@@ -222,8 +226,8 @@ def _plan_kvasir(request: PlanRequest, card: DeviceCard, num_devices: int) -> In
     resources = tuple(
         Resource(
             name=f"blocks of group {group}",
-            capacity=count,
-            cost=_own_cost(spec, plan, chunk),
+            capacity=count - _own_passing(spec, plan, chunk),
+            cost=_own_cost(spec, plan),
             is_prefix_shared=own.engine.cache.enable_prefix_caching,
         )
         for group, (spec, count) in enumerate(zip(plan.layout.groups, memory.num_blocks, strict=True))
@@ -248,12 +252,19 @@ def _plan_kvasir(request: PlanRequest, card: DeviceCard, num_devices: int) -> In
     )
 
 
-def _own_cost(spec: BlockArithmetic, plan: PoolPlan, chunk_tokens: int) -> Callable[[int], float]:
+def _own_cost(spec: BlockArithmetic, plan: PoolPlan) -> Callable[[int], float]:
     """Blocks that a sequence of n tokens takes of one group: what it holds, or all it might ever hold."""
     if plan.config.cache.allocation is AllocationKind.CONTIGUOUS:
         reserved = -(-plan.max_model_len // spec.block_size)
         return lambda n: reserved
-    return lambda n: spec.max_blocks(n, chunk_tokens)
+    return GroupDemand.of(spec).held
+
+
+def _own_passing(spec: BlockArithmetic, plan: PoolPlan, chunk_tokens: int) -> int:
+    """Blocks of one group that the prompts of a step take beyond what their sequences hold between steps."""
+    if plan.config.cache.allocation is AllocationKind.CONTIGUOUS:
+        return 0
+    return GroupDemand.of(spec).passing(plan.max_model_len, chunk_tokens)
 
 
 _PLANNERS: dict[EngineName, Callable[[PlanRequest, DeviceCard, int], Instance]] = {

@@ -95,12 +95,19 @@ def _tile(dtype: AnyDtype, ours: Mapping[KVDtype, TileRule], dim: int, block_siz
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFormat:
-    """The KV formats and block size an engine is told, and over how many devices each layer is split."""
+    """The KV formats and block size an engine is told, and over how many devices each layer is split.
+
+    ``retention`` is for layers without a window of their own; only our engine has another than FULL."""
 
     k_dtype: AnyDtype = KVDtype.BF16
     v_dtype: AnyDtype = KVDtype.BF16
     block_size: int = 16
     tensor_parallel: int = 1
+    retention: Retention = FULL
+
+    def rule(self, window: int | None) -> Retention:
+        """The retention of a layer with a window of its own, or without."""
+        return self.retention.rounded(self.block_size) if window is None else sliding(window)
 
 
 def heads_per_device(num_kv_heads: int, tensor_parallel: int) -> int:
@@ -132,7 +139,7 @@ def _spec(cache: LayerCache, num_layers: int, form: StoreFormat) -> StoreSpec:
         v_dim=cache.v_dim,
         k_dtype=StoreDtype.RAW if cache.is_raw else form.k_dtype,
         v_dtype=form.v_dtype,
-        retention=FULL if cache.window is None else sliding(cache.window),
+        retention=form.rule(cache.window),
         is_latent=cache.is_latent,
     )
 
@@ -156,5 +163,5 @@ def read_bytes(shape: ModelShape, form: StoreFormat, context: int) -> float:
     num_bytes = 0.0
     for cache, count in attended.items():
         spec = _spec(cache, count, form)
-        num_bytes += spec.bytes_per_token * (context + 1 - spec.retention.first_visible(context))
+        num_bytes += spec.bytes_per_token * spec.retention.num_visible(context)
     return num_bytes + 2 * shape.state_bytes / form.tensor_parallel

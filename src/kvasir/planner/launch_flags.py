@@ -93,6 +93,7 @@ def _kvasir(request: PlanRequest, instance: Instance, capacity: Capacity) -> lis
     words += ["--max-model-len", str(instance.own.max_model_len)]
     words += ["--kv-cache-memory", str(instance.pool.num_bytes)]
     words += ["--kv-cache-dtype", instance.own.layout.groups[0].k_dtype.value]
+    words += ["--kv-retention", str(instance.own.config.cache.kv_retention)]
     words += ["--block-size", str(instance.pool.block_size)]
     words += ["--max-num-seqs", str(own.engine.scheduler.max_num_seqs)]
     words += ["--max-num-batched-tokens", str(own.engine.scheduler.max_num_batched_tokens)]

@@ -105,7 +105,10 @@ class SpeedModel:
     def prefill_s(self, num_tokens: int) -> float:
         """Compute of a prompt that finds nothing in the cache; overheads ride on the steps it is part of."""
         linear = 2 * self.shape.num_active_parameters * num_tokens
-        attention = num_tokens * self.shape.attention_flops(num_tokens // 2)
+        if self.own is not None:
+            attention = self.own.cost.attention_flops(self.own.layout, RowCost(num_new=num_tokens, num_computed=0))
+        else:
+            attention = num_tokens * self.shape.attention_flops(num_tokens // 2)
         return self.roofline.compute_s((linear + attention) / self.roofline.num_devices)
 
     def unloaded_ttft_s(self, num_tokens: int) -> float:

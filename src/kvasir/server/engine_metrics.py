@@ -46,3 +46,9 @@ def engine_metrics(stats: EngineStats, labels: dict[str, str]) -> Iterator[Metri
         for state in _BLOCK_STATES:
             blocks.add_metric([*values, str(group_id), state], getattr(group, f"num_{state}"))
     yield blocks
+    trimmed = CounterMetricFamily(
+        "kvasir:kv_blocks_trimmed", "Blocks given back because no query could see them.", labels=[*names, "group"]
+    )
+    for group_id, group in enumerate(stats.groups):
+        trimmed.add_metric([*values, str(group_id)], group.num_trimmed)
+    yield trimmed

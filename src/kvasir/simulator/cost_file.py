@@ -52,7 +52,7 @@ class CostFile:
         return {
             _MARK: _VERSION,
             "date": self.date,
-            "constants": asdict(self.cost),
+            "constants": self.cost.to_json(),
             "fit": {
                 "median_error": self.error,
                 "median_error_by_load": self.errors,

@@ -6,7 +6,7 @@ from typing import Any, Protocol, Self
 
 from kvasir.core.errors import ConfigError
 from kvasir.hardware.roofline import Roofline
-from kvasir.kv.retention import FULL, Retention, sliding
+from kvasir.kv.retention import FULL, Retention
 from kvasir.planner.kv_groups import StoreFormat, kv_groups
 from kvasir.planner.model_shape import LayerShape, ModelShape
 from kvasir.planner.weight_formats import WeightFormat, read_bytes_per_step
@@ -44,10 +44,12 @@ class FittedStepCost:
     per_sequence_s: float
     per_pair_s: float
     per_read_s: float
+    retention: Retention = FULL
+    """The rule of all layers, by which pairs and reads are counted; what one of them costs is the same under any."""
 
     @property
     def retentions(self) -> tuple[Retention, ...]:
-        return (FULL,)
+        return (self.retention,)
 
     def step_s(self, load: StepLoad) -> float:
         return (
@@ -63,11 +65,16 @@ class FittedStepCost:
         per_pair_s, per_read_s = self.per_pair_s, self.per_read_s
         return lambda num_keys: fixed_s + per_pair_s * num_keys + per_read_s * num_keys
 
+    def to_json(self) -> dict[str, float]:
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name.endswith("_s")}
+
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """Raises ``ConfigError`` when a constant is missing or is not a number of at least 0."""
         found = {}
         for field in fields(cls):
+            if not field.name.endswith("_s"):
+                continue
             value = values.get(field.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
                 raise ConfigError(f"The step costs have {field.name} = {value!r}; seconds of at least 0 are expected.")
@@ -86,7 +93,7 @@ class RooflineStepCost:
         self.weights = weights
         self.form = form
         self.roofline = roofline
-        layers = [(_rule(layer), layer) for layer in shape.layers if layer.caches]
+        layers = [(form.rule(layer.caches[0].window), layer) for layer in shape.layers if layer.caches]
         self.retentions: tuple[Retention, ...] = tuple(dict.fromkeys(rule for rule, _ in layers)) or (FULL,)
         groups = kv_groups(shape, form)
         # Per rule: bytes of one key or new token on one device, and FLOPs of one (query, key) pair there.
@@ -156,11 +163,6 @@ class RooflineStepCost:
             num_bytes = read_bytes_per_step(self.shape, self.weights, num_tokens)
             found = self._weight_bytes[num_tokens] = num_bytes / self.form.tensor_parallel
         return found
-
-
-def _rule(layer: LayerShape) -> Retention:
-    window = layer.caches[0].window
-    return FULL if window is None else sliding(window)
 
 
 def _num_readers(layers: list[tuple[Retention, LayerShape]], rule: Retention) -> float:

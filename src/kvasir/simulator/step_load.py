@@ -59,7 +59,7 @@ class StepMeter:
             sum(row.num_new == 1 for row in rows),
             tuple(sum(num_visible_pairs(rule, row) for row in rows) for rule in self.retentions),
             tuple(
-                sum(row.num_computed + row.num_new - rule.first_visible(row.num_computed) for row in rows)
+                sum(rule.num_seen(row.num_computed, row.num_computed + row.num_new) for row in rows)
                 for rule in self.retentions
             ),
         )
