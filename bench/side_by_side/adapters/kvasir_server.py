@@ -31,6 +31,8 @@ class KvasirServer:
         token_ids: list[int] = []
         num_cached = None
         for time_s, event in events:
+            if "error" in event:
+                raise RuntimeError(str(event["error"]))
             for choice in event["choices"]:
                 token_ids += choice["token_ids"]
                 times_s += [time_s] * len(choice["token_ids"])
