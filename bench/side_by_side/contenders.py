@@ -9,7 +9,7 @@ from typing import Any
 
 from side_by_side.places import environment_python, llama_server, model_file
 from side_by_side.wire import Settings
-from side_by_side.workloads import Workload
+from side_by_side.workloads import WORKLOADS, Workload
 
 ADAPTERS = "side_by_side.adapters"
 KVASIR = "kvasir"
@@ -61,6 +61,14 @@ class Contender:
 
 
 _NO_PREFIX_CACHE = "has no prefix cache"
+_SLOW = "far from the best and slow: one round"
+_LLAMA_ONCE: dict[str, str] = dict.fromkeys(("W2-4096", "W2-7500", "W3", "W5", "W4-off", "W5-off", "W6", "W7"), _SLOW)
+
+
+def _only(*workloads: str) -> dict[str, str]:
+    """What a variant of a program leaves out: all but ``workloads``."""
+    reason = f"a variant, measured in {', '.join(workloads)} only"
+    return {name: reason for name in WORKLOADS if name not in workloads}
 
 
 def contenders() -> dict[str, Contender]:
@@ -89,8 +97,6 @@ def _kvasir(kv: str, kv_bits: int) -> Contender:
 
 
 def _llama_cpp() -> list[Contender]:
-    slow = "several minutes a round"
-
     def make(weights: str, kv: str, kv_bits: int, leaves_out: dict[str, str], once: dict[str, str]) -> Contender:
         return Contender(
             name=f"llama.cpp {weights} {kv} KV",
@@ -107,12 +113,10 @@ def _llama_cpp() -> list[Contender]:
             once=once,
         )
 
-    heavy = {"W2-7500": slow, "W6": slow, "W7": slow}
-    variants: dict[str, str] = dict.fromkeys(("W4-off", "W5-off", "W6", "W7"), "q8_0 weights, f16 KV only")
     return [
-        make("q8_0", "f16", 16, {}, heavy),
-        make("q4_1", "f16", 16, variants, heavy),
-        make("q8_0", "q8_0", 8, variants, {"W2-4096": slow, **heavy}),
+        make("q8_0", "f16", 16, {}, _LLAMA_ONCE),
+        make("q4_1", "f16", 16, _only("W1", "W2-4096", "W3"), _LLAMA_ONCE),
+        make("q8_0", "q8_0", 8, _only("W1", "W2-4096"), _LLAMA_ONCE),
     ]
 
 
@@ -128,34 +132,37 @@ def _openvino() -> list[Contender]:
             kv=kv,
             kv_bits=kv_bits,
             weights=weights,
-            options={"scheduler": {"cache_size": 2}, "properties": {}},
+            options={"scheduler": {"cache_size": 2, "max_num_batched_tokens": 512}, "properties": {}},
             leaves_out=leaves_out,
         )
 
-    variants: dict[str, str] = dict.fromkeys(("W4-off", "W5-off"), "measured with u8 KV only")
-    return [make("q8_0", "u8", 8, {}), make("q8_0", "bf16", 16, variants), make("q4_1", "u8", 8, variants)]
+    only_u8: dict[str, str] = dict.fromkeys(("W4-off", "W5-off"), "measured with u8 KV only")
+    return [
+        make("q8_0", "u8", 8, {}),
+        make("q8_0", "bf16", 16, only_u8),
+        make("q4_1", "u8", 8, _only("W1", "W2-4096", "W3")),
+    ]
 
 
 def _transformers() -> list[Contender]:
-    slow = "several minutes a round"
     leaves_out = {"W4": _NO_PREFIX_CACHE, "W5": _NO_PREFIX_CACHE, "W6": "one request at a time takes minutes"}
-    leaves_out |= {"W4-off": slow, "W5-off": slow, "W7": _NO_PREFIX_CACHE}
+    leaves_out |= {"W4-off": "minutes", "W5-off": "minutes", "W7": _NO_PREFIX_CACHE}
+    once: dict[str, str] = dict.fromkeys(("W1", "W2-4096", "W2-7500", "W3"), _SLOW)
     return [
         Contender(
-            name=f"transformers {dtype}",
+            name="transformers float32",
             program="transformers",
             module=f"{ADAPTERS}.transformers_generate",
             python=environment_python("transformers"),
             executable=environment_python("transformers"),
             model=model_file("demo"),
-            kv=dtype,
-            kv_bits=32 if dtype == "float32" else 16,
-            weights=dtype,
-            options={"dtype": dtype},
+            kv="float32",
+            kv_bits=32,
+            weights="float32",
+            options={"dtype": "float32"},
             leaves_out=leaves_out,
-            once={"W2-7500": slow, "W3": slow},
+            once=once,
         )
-        for dtype in ("float32",)
     ]
 
 
