@@ -20,6 +20,8 @@ COMMANDS = {
     "plan": "Say what a model needs before it is deployed: memory, devices, dollars, flags.",
     "simulate": "Play recorded traffic on a deployment that need not exist.",
     "bench": "Load-test a server (bench serve), whoever made it.",
+    "calibrate": "Find out which heads need the whole context, and write a head profile.",
+    "profile": "Look at a head profile (profile show).",
     "quality": "Say what a cheaper KV cache costs on a model, and hold it to limits.",
     "version": "Print the versions of Kvasir and of what it computes with.",
 }
