@@ -196,5 +196,8 @@ def _table(values: Tensor) -> HeadTable:
     return tuple(tuple(row) for row in values.tolist())
 
 
-def _staged(stage: str, progress: Progress) -> Progress:
-    return lambda _, fraction: progress(stage, fraction)
+def _staged(name: str, progress: Progress) -> Progress:
+    def report(stage: str, fraction: float) -> None:
+        progress(name, fraction)
+
+    return report

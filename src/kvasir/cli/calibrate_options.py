@@ -1,0 +1,67 @@
+"""The options of ``kvasir calibrate`` that make its recipe."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kvasir.cli.options import OptionGroup, option
+
+if TYPE_CHECKING:
+    from kvasir.compression.calibrate import Recipe
+
+
+def recipe_options() -> OptionGroup:
+    return OptionGroup(
+        parameters=(
+            option(
+                "budget",
+                float,
+                "--budget",
+                help="KV bytes of a sequence of --context tokens, as a share of the whole cache in 16 bits.",
+                default=0.35,
+            ),
+            option(
+                "context",
+                int,
+                "--context",
+                help="Tokens of a sequence the budget is for. [default: 8192, at most the model's]",
+                min=64,
+            ),
+            option(
+                "formats",
+                list[str],
+                "--kv-cache-dtype",
+                help="A format to choose from, as int8 or k=int8,v=int4; repeat. [default: int8]",
+            ),
+            option("sinks", int, "--sinks", help="First tokens that windowed heads keep.", default=4, min=0),
+            option("window", int, "--window", help="Last tokens that windowed heads keep.", default=1024, min=1),
+            option(
+                "induction_share",
+                float,
+                "--induction-share",
+                help="Share of KV heads that stay whole for copying what followed.",
+                default=0.14,
+                min=0.0,
+                max=1.0,
+            ),
+            option(
+                "echo_share",
+                float,
+                "--echo-share",
+                help="Share of KV heads that stay whole for finding what repeats.",
+                default=0.045,
+                min=0.0,
+                max=1.0,
+            ),
+        ),
+        build=_recipe,
+    )
+
+
+def _recipe(given: Mapping[str, Any]) -> "Recipe":
+    from kvasir.compression.calibrate import Recipe
+    from kvasir.compression.formats import parse_formats
+
+    values = {name: value for name, value in given.items() if value is not None}
+    if formats := values.pop("formats", None):
+        values["formats"] = tuple(parse_formats(text) for text in formats)
+    return Recipe(**values)
