@@ -23,23 +23,23 @@ def test_Q4_the_effective_configuration_is_printed_and_exported(live_server: Liv
     assert printed.items() <= dict(re.findall(r'(\w+)="([^"]*)"', line[1])).items()
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8", "int4", "k=int8,v=int4"])
 def test_Q4_every_kv_format_keeps_the_prefix_cache(live_server: LiveServer, demo_model: Path, dtype: str) -> None:
     """A format and prefix caching both work: hits are found with each (bf16 is the shared server's)."""
     from kvasir.core.request import Request
     from kvasir.core.sampling import SamplingParams
     from kvasir.engine.config import CacheConfig, EngineConfig, MemoryConfig, WeightDtype
     from kvasir.engine.engine import Engine
-    from kvasir.kv.format_spec import KVDtype
+    from kvasir.kv.format_pair import parse_pair
 
     config = EngineConfig(
         weight_dtype=WeightDtype.FP32,
         max_model_len=128,
         threads=1,
-        cache=CacheConfig(kv_cache_dtype=KVDtype(dtype), memory=MemoryConfig(kv_cache_memory_bytes=32 << 20)),
+        cache=CacheConfig(kv_cache_dtype=parse_pair(dtype), memory=MemoryConfig(kv_cache_memory_bytes=32 << 20)),
     )
     engine = Engine.from_config(config)
-    assert engine.config.cache.enable_prefix_caching and engine.config.cache.kv_cache_dtype is KVDtype(dtype)
+    assert engine.config.cache.enable_prefix_caching and engine.config.cache.kv_cache_dtype == parse_pair(dtype)
     for number in range(2):
         sampling = SamplingParams(max_tokens=1, temperature=0)
         engine.add_request(Request(request_id=str(number), prompt_token_ids=tuple(range(50)), sampling=sampling))

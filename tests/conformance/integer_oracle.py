@@ -20,8 +20,8 @@ def attend(q: Tensor, kv: LayerKV, plan: AttentionPlan, scale: float) -> Tensor:
     for row, first in enumerate(plan.first_position.tolist()):
         start, stop = plan.query_start[row : row + 2].tolist()
         blocks = plan.block_table[row].long().clamp(min=0)
-        k = FORMATS[kv.k_dtype].decode_k(kv.k, blocks).double().repeat_interleave(group, dim=0)
-        v = FORMATS[kv.v_dtype].decode_v(kv.v, blocks).double().repeat_interleave(group, dim=0)
+        k = FORMATS[kv.k_dtype].decode_k(kv, blocks).double().repeat_interleave(group, dim=0)
+        v = FORMATS[kv.v_dtype].decode_v(kv, blocks).double().repeat_interleave(group, dim=0)
         v_scale = v.abs().amax(dim=-1) / LEVELS
         for token in range(start, stop):
             position = first + token - start

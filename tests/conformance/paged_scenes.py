@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from math import isnan
 
 import torch
+from head_constants import made_up_constants
 from torch import Tensor
 
 from kvasir.formats.store import KVStore
@@ -74,7 +75,7 @@ class Scene:
     def __init__(self, setup: Setup, num_blocks: int = 256, *, placement_seed: int = 0, fill: float = 0.0) -> None:
         self.setup = setup
         self.layout = setup.layout()
-        self.store = KVStore(self.layout, (num_blocks,))
+        self.store = KVStore(self.layout, (num_blocks,), made_up_constants(1, setup.num_kv_heads, setup.head_dim))
         self.kv: LayerKV = self.store.layers[0][0][1]
         for tensor in (*self.kv.k, *self.kv.v):
             if fill:

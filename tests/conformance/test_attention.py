@@ -3,6 +3,7 @@
 import integer_oracle
 import pytest
 import torch
+from head_constants import fitting
 from instruction_sets import runnable_isas
 from paged_scenes import Scene, Sequence, Setup, play, random_product
 from tolerances import TOLERANCES
@@ -17,8 +18,8 @@ BOUND = TOLERANCES["attend", "relative"]
 
 
 def attend_bound(k_dtype: KVDtype, v_dtype: KVDtype) -> float:
-    is_coded = KVDtype.INT8 in (k_dtype, v_dtype)
-    return TOLERANCES["attend, int8 K or V", "relative"] if is_coded else BOUND
+    is_coded = {KVDtype.INT8, KVDtype.INT4} & {k_dtype, v_dtype}
+    return TOLERANCES["attend, integer K or V", "relative"] if is_coded else BOUND
 
 
 # (tokens already in the cache, tokens of this step): decode, prefill and both, with edges at blocks and segments.
@@ -57,7 +58,7 @@ def test_agrees_with_the_reference(
     cpu: CpuKernels, reference: ReferenceKernels, dtype: KVDtype, head_dim: int, window: int | str | None
 ) -> None:
     rule = {"retention": windowed(sinks=4, window=300)} if window == "sinks" else {"window": window}
-    setup = Setup(head_dim=head_dim, k_dtype=dtype, v_dtype=dtype, **rule)  # type: ignore[arg-type]
+    setup = Setup(head_dim=fitting(head_dim, dtype), k_dtype=dtype, v_dtype=dtype, **rule)  # type: ignore[arg-type]
     assert_agrees(setup, cpu, reference, RAGGED)
 
 
@@ -102,7 +103,9 @@ def test_every_head_ratio(
 def test_every_instruction_set(
     each_isa: CpuKernels, reference: ReferenceKernels, k_dtype: KVDtype, v_dtype: KVDtype, window: int | None
 ) -> None:
-    setup = Setup(head_dim=72, k_dtype=k_dtype, v_dtype=v_dtype, window=window, block_size=32)
+    setup = Setup(
+        head_dim=fitting(72, k_dtype, v_dtype), k_dtype=k_dtype, v_dtype=v_dtype, window=window, block_size=32
+    )
     assert_agrees(setup, each_isa, reference, RAGGED)
 
 

@@ -20,6 +20,15 @@ SETUPS = {
     "int8-window": Setup(k_dtype=KVDtype.INT8, v_dtype=KVDtype.INT8, num_heads=8, num_kv_heads=1, window=300),
     "int8-bf16": Setup(k_dtype=KVDtype.INT8, v_dtype=KVDtype.BF16, head_dim=72, window=37),
     "fp16-int8": Setup(k_dtype=KVDtype.FP16, v_dtype=KVDtype.INT8, head_dim=40),
+    "int4": Setup(k_dtype=KVDtype.INT4, v_dtype=KVDtype.INT4, num_heads=9, num_kv_heads=3),
+    "int4-window": Setup(k_dtype=KVDtype.INT4, v_dtype=KVDtype.INT4, num_heads=8, num_kv_heads=1, window=300),
+    "int4-sinks": Setup(
+        k_dtype=KVDtype.INT4, v_dtype=KVDtype.INT4, head_dim=128, retention=windowed(sinks=4, window=70)
+    ),
+    "int8-int4": Setup(k_dtype=KVDtype.INT8, v_dtype=KVDtype.INT4, head_dim=96, window=37),
+    "int4-bf16": Setup(k_dtype=KVDtype.INT4, v_dtype=KVDtype.BF16, head_dim=32),
+    "fp8": Setup(k_dtype=KVDtype.FP8, v_dtype=KVDtype.FP8, num_heads=9, num_kv_heads=3),
+    "fp8-int4": Setup(k_dtype=KVDtype.FP8, v_dtype=KVDtype.INT4, window=37),
     "mqa": Setup(num_heads=12, num_kv_heads=1, head_dim=40),
     "sinks-window": Setup(k_dtype=KVDtype.BF16, retention=windowed(sinks=4, window=100)),
     "int8-sinks": Setup(

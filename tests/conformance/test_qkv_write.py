@@ -1,7 +1,10 @@
 """The q/k/v epilogue and the cache write against the reference, and block copies."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from head_constants import fitting
 from paged_scenes import Scene, Sequence, Setup, rope
 from tolerances import TOLERANCES
 
@@ -11,7 +14,13 @@ from kvasir.kernels.interface import HeadNorms, Kernels, LayerKV, Product
 from kvasir.kernels.reference import ReferenceKernels
 from kvasir.kv.format_spec import KVDtype
 
-STEP = {KVDtype.FP32: 2.0**-23, KVDtype.BF16: 2.0**-7, KVDtype.FP16: 2.0**-10, KVDtype.INT8: 1 / 127}
+STEP = {
+    KVDtype.FP32: 2.0**-23,
+    KVDtype.BF16: 2.0**-7,
+    KVDtype.FP16: 2.0**-10,
+    KVDtype.FP8: 2.0**-3,
+    KVDtype.INT8: 1 / 127,
+}
 """One step of the stored format, at most, relative to the value; of int8 to the row's largest."""
 
 
@@ -40,6 +49,7 @@ def test_agrees_with_the_reference(
     v_dtype: KVDtype,
 ) -> None:
     torch.manual_seed(head_dim)
+    head_dim = fitting(head_dim, k_dtype, v_dtype)
     setup = Setup(head_dim=head_dim, k_dtype=k_dtype, v_dtype=v_dtype)
     shape = (37, setup.width)
     product = Product(torch.randn(shape), bias=torch.randn(setup.width))
@@ -55,10 +65,16 @@ def test_agrees_with_the_reference(
     steps = TOLERANCES["K and V written", "steps of the stored format"]
     blocks = torch.arange(16)
     for dtype, got, expected in (
-        (k_dtype, FORMATS[k_dtype].decode_k(kv.k, blocks), FORMATS[k_dtype].decode_k(expected_kv.k, blocks)),
-        (v_dtype, FORMATS[v_dtype].decode_v(kv.v, blocks), FORMATS[v_dtype].decode_v(expected_kv.v, blocks)),
+        (k_dtype, FORMATS[k_dtype].decode_k(kv, blocks), FORMATS[k_dtype].decode_k(expected_kv, blocks)),
+        (v_dtype, FORMATS[v_dtype].decode_v(kv, blocks), FORMATS[v_dtype].decode_v(expected_kv, blocks)),
     ):
+        if dtype is KVDtype.INT4:  # a code at a boundary moves those before it, so rows are compared, not codes
+            differs = (got != expected).any(dim=-1)
+            assert differs.float().mean() <= head_dim * TOLERANCES[CODES_THAT_DIFFER]
+            assert (got - expected).norm() <= 0.1 * expected.norm()
+            continue
         size = expected.abs().amax(dim=-1, keepdim=True) if dtype is KVDtype.INT8 else expected.abs()
+        size = size.clamp_min(2.0**-7) if dtype is KVDtype.FP8 else size  # subnormal codes have one step for all
         assert ((got - expected).abs() <= steps * STEP[dtype] * size * (1 + 1e-5) + arithmetic).all()
         assert torch.equal(got.any(dim=-1), expected.any(dim=-1)), "exactly the tokens' slots are written"
         if dtype is KVDtype.INT8:
@@ -76,7 +92,7 @@ def test_v_is_rounded_like_torch_rounds(each_isa: CpuKernels, dtype: KVDtype) ->
     values = torch.cat([values, halves[None], values[:28].frexp().mantissa * torch.exp2(exponents)])
     product = Product(torch.cat([torch.randn(len(values), 128), values], dim=1))
     _, kv = write(each_isa, setup, product, None)
-    written = FORMATS[dtype].decode_v(kv.v, torch.arange(16))[0]
+    written = FORMATS[dtype].decode_v(kv, torch.arange(16))[0]
     stored = {KVDtype.FP32: torch.float32, KVDtype.BF16: torch.bfloat16, KVDtype.FP16: torch.float16}[dtype]
     expected = values.to(stored).float()
     order = torch.randperm(16, generator=torch.Generator().manual_seed(5)).tolist()[::-1]
@@ -97,7 +113,7 @@ def test_int8_v_is_the_format_s_bits(each_isa: CpuKernels, head_dim: int, block_
     scene = Scene(setup, num_blocks=2)
     plan = scene.plan([(Sequence(torch.empty(0)), 20)])
     expected = tuple(tensor.clone() for tensor in scene.kv.v)
-    FORMATS[dtype].encode_v(expected, plan.slots, values[:, None])
+    FORMATS[dtype].encode_v(replace(scene.kv, v=expected), plan.slots, values[:, None])
     product = Product(torch.cat([torch.randn(20, 2 * head_dim), values], dim=1))
     each_isa.qkv_write(product, setup.shape, None, rope(torch.arange(20), head_dim), [(scene.kv, plan)])
     num_codes = head_dim * block_size

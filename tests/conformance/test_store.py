@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from head_constants import made_up_constants
 
 from kvasir.formats.arena import HUGE_PAGE_BYTES, Arena
 from kvasir.formats.registry import FORMATS
@@ -25,7 +26,7 @@ def make_layout(k_dtype: KVDtype, v_dtype: KVDtype, block_size: int = 16) -> KVL
 @pytest.mark.parametrize("block_size", [16, 32, 64])
 def test_allocated_bytes_are_the_spec_s_bytes(k_dtype: KVDtype, v_dtype: KVDtype, block_size: int) -> None:
     layout = make_layout(k_dtype, v_dtype, block_size)
-    store = KVStore(layout, (7, 5, 3))
+    store = KVStore(layout, (7, 5, 3), made_up_constants(4, 3, 64))
     predicted = sum(spec.pool_bytes(count) for spec, count in zip(layout.groups, (7, 5, 3), strict=True))
     tensors = [tensor for group_id in range(3) for tensor in store.group_tensors(group_id)]
     assert store.num_bytes == predicted == sum(tensor.nbytes for tensor in tensors)
@@ -72,7 +73,7 @@ def test_a_store_refuses_bad_block_counts(num_blocks: tuple[int, ...]) -> None:
         KVStore(make_layout(KVDtype.FP32, KVDtype.FP32), num_blocks)
 
 
-@pytest.mark.parametrize("dtype", list(KVDtype))
+@pytest.mark.parametrize("dtype", sorted({*KVDtype} - {KVDtype.INT4, KVDtype.FP8}, key=str))
 @pytest.mark.parametrize("block_size", [16, 64])
 def test_a_format_keeps_each_token_in_its_slot(dtype: KVDtype, block_size: int) -> None:
     store = KVStore(make_layout(dtype, dtype, block_size), (6, 1, 1))
@@ -82,12 +83,12 @@ def test_a_format_keeps_each_token_in_its_slot(dtype: KVDtype, block_size: int) 
     k, v = torch.randn(2, 50, 3, 64, generator=generator)
     for start in (0, 20):  # in two calls: what a token becomes does not depend on its mates
         part = slice(start, start + (20 if start == 0 else 30))
-        format_.encode_k(kv.k, slots[part], k[part])
-        format_.encode_v(kv.v, slots[part], v[part])
+        format_.encode_k(kv, slots[part], k[part])
+        format_.encode_v(kv, slots[part], v[part])
     blocks = torch.tensor([3, 0, 5, 1, 4, 2])
     place = torch.argsort(blocks)[slots // block_size] * block_size + slots % block_size
     bound = {KVDtype.FP32: 0.0, KVDtype.BF16: 2.0**-8, KVDtype.FP16: 2.0**-11, KVDtype.INT8: 1 / 253}[dtype]
-    for rows, decoded in ((k, format_.decode_k(kv.k, blocks)), (v, format_.decode_v(kv.v, blocks))):
+    for rows, decoded in ((k, format_.decode_k(kv, blocks)), (v, format_.decode_v(kv, blocks))):
         got = decoded[:, place].transpose(0, 1)
         size = rows.abs().amax(dim=-1, keepdim=True) if dtype is KVDtype.INT8 else rows.abs()
         assert ((got - rows).abs() <= bound * size).all()
@@ -115,9 +116,9 @@ def test_int8_of_odd_rows(row: torch.Tensor, scale: float) -> None:
     format_ = FORMATS[KVDtype.INT8]
     kv = KVStore(make_layout(KVDtype.INT8, KVDtype.INT8), (1, 1, 1)).layers[0][0][1]
     rows = torch.stack([torch.ones(64), row, torch.ones(64)])[:, None].expand(3, 3, 64).contiguous()
-    format_.encode_k(kv.k, torch.arange(3), rows)
-    format_.encode_v(kv.v, torch.arange(3), rows)
-    for decoded in (format_.decode_k(kv.k, torch.tensor([0])), format_.decode_v(kv.v, torch.tensor([0]))):
+    format_.encode_k(kv, torch.arange(3), rows)
+    format_.encode_v(kv, torch.arange(3), rows)
+    for decoded in (format_.decode_k(kv, torch.tensor([0])), format_.decode_v(kv, torch.tensor([0]))):
         assert torch.allclose(decoded[:, 0], torch.ones(3, 64))
         assert torch.allclose(decoded[:, 2], torch.ones(3, 64))
         expected = torch.full((64,), float("nan")) if scale != scale else row if scale else torch.zeros(64)

@@ -15,8 +15,10 @@ from kvasir.core.errors import ConfigError
 from kvasir.core.progress import no_progress
 from kvasir.engine.assembly import EngineParts, LoadedModel, build, load_model
 from kvasir.engine.memory import MemoryLimits
+from kvasir.formats.constants import KVConstants
 from kvasir.hardware.card import DeviceCard
 from kvasir.hardware.this_machine import this_machine
+from kvasir.kv.format_pair import FormatPair
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.spec import BLOCK_SIZES
 from kvasir.models.config import ModelConfig, load_config
@@ -35,7 +37,7 @@ MIB = 1 << 20
 LIMITS = MemoryLimits(total_bytes=1600 * MIB, available_bytes=1200 * MIB, source="a small machine")
 BASE: dict[str, Any] = {
     "vocab_size": 101,
-    "hidden_size": 64,
+    "hidden_size": 128,
     "intermediate_size": 80,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
@@ -57,6 +59,8 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 RETENTIONS = ("full", "window:sinks=4,window=40", "window:window=100")
+PAIRS = [FormatPair(k=k, v=v) for k, v in itertools.product(KVDtype, KVDtype)]
+SAMPLE = [*(FormatPair(k=dtype, v=dtype) for dtype in KVDtype), FormatPair(k=KVDtype.INT8, v=KVDtype.INT4)]
 BUDGETS: dict[str, dict[str, Any]] = {
     "3MiB": {"kv_cache_memory": "3MiB"},
     "7777777 bytes": {"kv_cache_memory": "7777777"},
@@ -117,7 +121,10 @@ def planned(folder: Path, **flags: Any) -> Instance:
 
 def served(model: LoadedModel, folder: Path, **flags: Any) -> EngineParts:
     """What the server's own assembly allocates, with the flags it would be given."""
-    return build(model, own_flags(asked(folder, **flags)), LIMITS)
+    geometry = model.model_config.geometry
+    scales = torch.ones(geometry.num_layers, geometry.num_kv_heads)
+    constants = KVConstants(k_scale=scales, v_scale=scales)
+    return build(model, own_flags(asked(folder, **flags)), LIMITS, constants=constants)
 
 
 def allocated_bytes(parts: EngineParts) -> int:
@@ -130,11 +137,11 @@ def allocated_bytes(parts: EngineParts) -> int:
 
 @pytest.mark.parametrize(
     ("kind", "dtype", "block_size", "budget"),
-    list(itertools.product(MODELS, KVDtype, BLOCK_SIZES, BUDGETS)),
-    ids=lambda value: getattr(value, "value", value),
+    list(itertools.product(MODELS, map(str, SAMPLE), BLOCK_SIZES, BUDGETS))
+    + list(itertools.product(["both"], map(str, PAIRS), [16], ["3MiB"])),
 )
 def test_the_pool_is_the_planned_one(folders, loaded, kind, dtype, block_size, budget):
-    flags = {"kv_cache_dtype": dtype.value, "block_size": block_size, "max_num_batched_tokens": 128, **BUDGETS[budget]}
+    flags = {"kv_cache_dtype": dtype, "block_size": block_size, "max_num_batched_tokens": 128, **BUDGETS[budget]}
     flags |= {"max_model_len": 200}
     instance = planned(folders[kind], **flags)
     parts = served(loaded[kind], folders[kind], **flags)

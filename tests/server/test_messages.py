@@ -10,6 +10,7 @@ from kvasir.core.sequence import FinishReason
 from kvasir.core.step import TokenLogprobs
 from kvasir.engine.config import CacheConfig, EngineConfig, KernelChoice, MemoryConfig, WeightDtype
 from kvasir.engine.stats import EngineStats
+from kvasir.kv.format_pair import FormatPair
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.usage import GroupUsage
 from kvasir.scheduling.config import QueuePolicy, SchedulerConfig
@@ -34,7 +35,9 @@ CONFIG = EngineConfig(
     model="x",
     weight_dtype=WeightDtype.BF16,
     max_model_len=77,
-    cache=CacheConfig(kv_cache_dtype=KVDtype.FP16, memory=MemoryConfig(kv_cache_memory_bytes=1 << 40)),
+    cache=CacheConfig(
+        kv_cache_dtype=FormatPair(k=KVDtype.INT8, v=KVDtype.INT4), memory=MemoryConfig(kv_cache_memory_bytes=1 << 40)
+    ),
     scheduler=SchedulerConfig(policy=QueuePolicy.PRIORITY),
     kernels=KernelChoice.REFERENCE,
     threads=3,

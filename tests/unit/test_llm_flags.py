@@ -10,6 +10,7 @@ from kvasir.engine.flag import FlagKind, read_path
 from kvasir.engine.flags import FLAGS, effective_flags, flags_table, make_engine_config
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.eviction import EvictionKind, EvictionRule
+from kvasir.kv.format_pair import FormatPair
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.retention import windowed
 from kvasir.scheduling.config import BatchingMode, QueuePolicy
@@ -52,7 +53,10 @@ CASES = [
     ("kv_cache_memory_bytes", 12345, "cache.memory.kv_cache_memory_bytes", 12345),
     ("memory_utilization", "0.25", "cache.memory.memory_utilization", 0.25),
     ("gpu_memory_utilization", 1, "cache.memory.memory_utilization", 1.0),
-    ("kv_cache_dtype", "half", "cache.kv_cache_dtype", KVDtype.FP16),
+    ("kv_cache_dtype", "half", "cache.kv_cache_dtype", FormatPair(k=KVDtype.FP16, v=KVDtype.FP16)),
+    ("kv_cache_dtype", KVDtype.FP8, "cache.kv_cache_dtype", FormatPair(k=KVDtype.FP8, v=KVDtype.FP8)),
+    ("kv_cache_dtype", "v=INT4, k=int8", "cache.kv_cache_dtype", FormatPair(k=KVDtype.INT8, v=KVDtype.INT4)),
+    ("kv_cache_dtype", "int8,int4", "cache.kv_cache_dtype", FormatPair(k=KVDtype.INT8, v=KVDtype.INT4)),
     ("kv_cache_dtype", "auto", "cache.kv_cache_dtype", None),
     ("kv_retention", "window:sinks=4,window=1024", "cache.kv_retention", windowed(sinks=4, window=1024)),
     ("kv_retention", "Window:window=9", "cache.kv_retention", windowed(sinks=0, window=9)),
@@ -102,9 +106,13 @@ def test_every_flag_has_a_case():
         ({"kv_cache_memory": "lots"}, "2GiB"),
         ({"kv_cache_memory": 0}, "above 0"),
         ({"weight_dtype": "int3"}, "--weight-dtype 'int3': choose one of int8, fp32, bf16"),
-        ({"kv_cache_dtype": "fp8"}, "choose one of auto, fp32, bf16, fp16"),
         ({"kv_eviction": "h2o"}, "--kv-eviction 'h2o': there is no eviction 'h2o'"),
         ({"kv_eviction": "keydiff:keep=2"}, "at most 1, got 2"),
+        ({"kv_cache_dtype": "int3"}, "no format 'int3'; choose one of auto, fp32, bf16, fp16, int8, int4, fp8, or k="),
+        ({"kv_cache_dtype": "k=int8"}, "write one format for both, or k=FORMAT,v=FORMAT"),
+        ({"kv_cache_dtype": "k=int8,k=int4"}, "write one format for both"),
+        ({"kv_cache_dtype": "k=int8,v="}, "write one format for both"),
+        ({"kv_cache_dtype": "int8,int4,int4"}, "write one format for both"),
         ({"block_size": 8}, "choose one of 16, 32, 64"),
         ({"kv_retention": "half"}, "full or window:sinks=4,window=1024 is expected"),
         ({"kv_retention": "window"}, "'' is not one of sinks=TOKENS and window=TOKENS"),

@@ -95,7 +95,7 @@ RUN = OptionGroup(
             "kv_cache_dtype",
             str,
             "--kv-cache-dtype",
-            help="bf16, fp16, fp32, fp8, q8_0, q4_0 ...; K and V apart as 'q8_0,q4_0'. [default: 16 bits]",
+            help="bf16, fp32, fp8, int8, int4, q8_0 ...; K and V apart as 'k=q8_0,v=q4_0'. [default: 16 bits]",
         ),
         option("block_size", int, "--block-size", help="Tokens of a block. [default: the engine's]"),
         option("tp", int, "--tp", help="Devices that share every layer. [default: the fewest that do]"),

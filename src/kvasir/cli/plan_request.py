@@ -15,7 +15,7 @@ from kvasir.hardware.this_machine import NAME as THIS_MACHINE
 from kvasir.hardware.this_machine import this_machine
 from kvasir.models.config import ModelConfig, load_config
 from kvasir.planner.engines import EngineName, find_engine, vllm_rule
-from kvasir.planner.kv_groups import AnyDtype, find_dtype
+from kvasir.planner.kv_groups import AnyDtype, find_dtype, find_pair
 from kvasir.planner.lengths import parse_lengths
 from kvasir.planner.model_shape import ModelShape
 from kvasir.planner.plan import Plan, make_plan
@@ -128,9 +128,9 @@ def _weights(asked: Asked, shape: ModelShape, engine: EngineName) -> WeightForma
 
 def _kv_dtypes(asked: Asked, engine: EngineName) -> dict[str, AnyDtype]:
     text = asked.run.kv_cache_dtype or ("fp16" if engine is EngineName.LLAMA_CPP else "bf16")
-    k, _, v = text.partition(",")
     is_own = engine is EngineName.KVASIR
-    return {"k_dtype": find_dtype(k, is_own=is_own), "v_dtype": find_dtype(v or k, is_own=is_own)}
+    k, v = find_pair(text, lambda name: find_dtype(name, is_own=is_own))
+    return {"k_dtype": k, "v_dtype": v}
 
 
 def _load(asked: Asked) -> Load:

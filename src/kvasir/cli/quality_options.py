@@ -25,7 +25,7 @@ _WHAT = (
         "--setting",
         metavar="NAME=...",
         help="NAME=flag:value,flag:value with flags of `kvasir serve`, or NAME=http://host:port/v1 of any server; may "
-        "be repeated. [default: every --kv-cache-dtype but the reference's]",
+        "be repeated. [default: every --kv-cache-dtype but fp8 and the reference's]",
     ),
     option(
         "reference",
@@ -104,7 +104,9 @@ class What:
 
         if self.setting:
             return tuple(parse_setting(text) for text in self.setting)
-        others = [dtype.value for dtype in KVDtype if dtype.value != reference.get("kv_cache_dtype")]
+        # fp8 needs scales that only a profile has; it is measured where it is named.
+        known = [dtype.value for dtype in KVDtype if dtype is not KVDtype.FP8]
+        others = [name for name in known if name != reference.get("kv_cache_dtype")]
         return tuple(Setting(name=name, flags={"kv_cache_dtype": name}) for name in others)
 
 

@@ -10,7 +10,7 @@ from kvasir.hardware.cards import find_card
 from kvasir.kv.retention import Retention
 from kvasir.planner.engines import EngineName
 from kvasir.planner.instance import plan_instance
-from kvasir.planner.kv_groups import StoreFormat, find_dtype
+from kvasir.planner.kv_groups import StoreFormat, find_any_dtype, find_pair
 from kvasir.planner.lengths import parse_lengths
 from kvasir.planner.request import EngineSettings, Load, PlanRequest, weight_format_of
 from kvasir.planner.sources import find_model
@@ -42,11 +42,11 @@ def resolve_device(given: Given, block_size: int, retention: Retention) -> Devic
         raise ConfigError("What a step costs on this machine is measured: run `kvasir simulate --calibrate` first.")
     card = find_card(given["hardware"])
     weights = weight_format_of(shape) if given["weight_dtype"] is None else find_weight_format(given["weight_dtype"])
-    k, _, v = (given["kv_cache_dtype"] or "bf16").partition(",")
+    k, v = find_pair(given["kv_cache_dtype"] or "bf16", find_any_dtype)
     tp = given["tp"] or 1
     form = StoreFormat(
-        k_dtype=find_dtype(k),
-        v_dtype=find_dtype(v or k),
+        k_dtype=k,
+        v_dtype=v,
         block_size=block_size,
         tensor_parallel=tp,
         retention=retention,

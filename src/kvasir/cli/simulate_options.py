@@ -53,7 +53,7 @@ _DEPLOYMENT = (
     option("tp", int, "--tp", help="Devices that share every layer. [default: 1]"),
     option("weight_dtype", str, "--weight-dtype", help="bf16, fp8, int8, int4 ... [default: the checkpoint's]"),
     option(
-        "kv_cache_dtype", str, "--kv-cache-dtype", help="bf16, fp16, fp8 ...; K and V apart as 'K,V'. [default: bf16]"
+        "kv_cache_dtype", str, "--kv-cache-dtype", help="bf16, fp8, int8 ...; apart as 'k=int8,v=int4'. [default: bf16]"
     ),
     option(
         "kv_retention",

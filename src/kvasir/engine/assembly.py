@@ -17,6 +17,7 @@ from kvasir.models.config import ModelConfig, load_config
 from kvasir.models.resolve import ModelFolder, resolve_model
 
 if TYPE_CHECKING:
+    from kvasir.formats.constants import KVConstants
     from kvasir.formats.store import KVStore
     from kvasir.kernels.interface import Kernels
     from kvasir.models.layers import ModelWeights
@@ -83,8 +84,11 @@ def build(
     *,
     wrap_kernels: KernelsWrapper | None = None,
     alter_layout: LayoutChange | None = None,
+    constants: "KVConstants | None" = None,
 ) -> EngineParts:
     """An engine's parts around a loaded model.  ``limits`` are those from before the weights were loaded.
+
+    ``constants`` are what calibration found out about the model's heads; fp8 cannot do without.
 
     ``wrap_kernels`` and ``alter_layout`` are for measurements; what serves goes without."""
     from kvasir.engine.runner import ModelRunner
@@ -98,7 +102,9 @@ def build(
     plan = plan_pool(model_config, config, loaded.weights.num_bytes, limits, alter_layout)
     config = replace(plan.config, threads=threads)
     layout, memory = plan.layout, plan.memory
-    store = KVStore(layout, memory.num_blocks)
+    if constants is not None:
+        layout = replace(layout, constants_digest=constants.digest(layout))
+    store = KVStore(layout, memory.num_blocks, constants)
     kernels = make_kernels(config.kernels, threads)
     if wrap_kernels is not None:
         kernels = wrap_kernels(kernels, store)

@@ -6,7 +6,7 @@ from kvasir.core.errors import ConfigError
 from kvasir.kernels.choice import KernelChoice
 from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.eviction import EvictionRule
-from kvasir.kv.format_spec import KVDtype
+from kvasir.kv.format_pair import FormatPair
 from kvasir.kv.retention import FULL, Retention
 from kvasir.models.weight_dtype import WeightDtype
 from kvasir.scheduling.config import SchedulerConfig
@@ -35,7 +35,7 @@ class CacheConfig:
     blocks."""
 
     block_size: int = 16
-    kv_cache_dtype: KVDtype | None = None
+    kv_cache_dtype: FormatPair | None = None
     kv_retention: Retention = FULL
     enable_prefix_caching: bool = True
     allocation: AllocationKind = AllocationKind.PAGED

@@ -9,9 +9,11 @@ from kvasir.core.errors import ConfigError
 from kvasir.engine.byte_size import format_bytes, parse_bytes
 from kvasir.engine.config import EngineConfig
 from kvasir.kv.eviction import EvictionRule, parse_eviction
+from kvasir.kv.format_pair import FormatPair, parse_pair
+from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.retention import Retention, parse_retention
 
-FlagValue = str | int | float | bool | Enum | EvictionRule | Retention
+FlagValue = str | int | float | bool | Enum | EvictionRule | FormatPair | Retention
 
 _DTYPE_SYNONYMS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -28,6 +30,7 @@ class FlagKind(Enum):
     CHOICE = "choice"
     EVICTION = "rule"
     RETENTION = "retention"
+    FORMATS = "formats of K and V"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +140,12 @@ def _parse_choice(flag: Flag, value: FlagValue) -> Any:
     return flag.enum(text) if flag.enum is not None else int(text)
 
 
-def _parse_eviction(_: Flag, value: FlagValue) -> EvictionRule:
-    return value if isinstance(value, EvictionRule) else parse_eviction(str(value))
+from kvasir.kv.eviction import EvictionRule, parse_eviction
+from kvasir.kv.format_pair import FormatPair, parse_pair
+from kvasir.kv.format_spec import KVDtype
+from kvasir.kv.retention import Retention, parse_retention
 
-
-def _parse_retention(_: Flag, value: FlagValue) -> Retention:
-    return value if isinstance(value, Retention) else parse_retention(str(value))
+FlagValue = str | int | float | bool | Enum | EvictionRule | FormatPair | Retention
 
 
 _PARSERS: dict[FlagKind, Callable[[Flag, FlagValue], Any]] = {
@@ -154,6 +157,7 @@ _PARSERS: dict[FlagKind, Callable[[Flag, FlagValue], Any]] = {
     FlagKind.CHOICE: _parse_choice,
     FlagKind.EVICTION: _parse_eviction,
     FlagKind.RETENTION: _parse_retention,
+    FlagKind.FORMATS: _parse_formats,
 }
 
 

@@ -72,12 +72,11 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         name="kv_cache_dtype",
         path="cache.kv_cache_dtype",
-        kind=FlagKind.CHOICE,
+        kind=FlagKind.FORMATS,
         section="KV cache",
         automatic="auto",
-        enum=KVDtype,
-        choices=_choices(KVDtype),
-        help="How K and V are stored; auto is 16 bits.",
+        choices=(*_choices(KVDtype), "k=...,v=..."),
+        help="How K and V are stored, both alike or apart as in k=int8,v=int4; auto is 16 bits.",
     ),
     Flag(
         name="kv_retention",

@@ -7,12 +7,13 @@ from kvasir.core.errors import ConfigError
 from kvasir.engine.config import CacheConfig, EngineConfig
 from kvasir.engine.memory import MemoryLimits, MemoryNeeds, MemoryPlan, plan_memory, working_memory_bytes
 from kvasir.kv.allocation import check_allocation
+from kvasir.kv.format_pair import FormatPair
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.prompt_eviction import check_eviction
 from kvasir.models.config import ModelConfig
 
-AUTO_KV_DTYPE = KVDtype.BF16
+AUTO_KV_DTYPE = FormatPair(k=KVDtype.BF16, v=KVDtype.BF16)
 """What ``--kv-cache-dtype auto`` means: 16 bits, and the range of fp32, so that no model can overflow it."""
 
 LayoutChange = Callable[[KVLayout], KVLayout]
@@ -78,12 +79,12 @@ def check_cache(cache: CacheConfig) -> None:
 
 
 def make_layout(model: ModelConfig, cache: CacheConfig) -> KVLayout:
-    dtype = cache.kv_cache_dtype or AUTO_KV_DTYPE
+    formats = cache.kv_cache_dtype or AUTO_KV_DTYPE
     return KVLayout.from_geometry(
         model.geometry,
         block_size=cache.block_size,
-        k_dtype=dtype,
-        v_dtype=dtype,
+        k_dtype=formats.k,
+        v_dtype=formats.v,
         retention=cache.kv_retention,
     )
 

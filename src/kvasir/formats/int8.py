@@ -8,6 +8,7 @@ V tile uint8 [B, D + 4]: first [B / 4, D, 4], four tokens of one channel side by
 import torch
 from torch import Tensor
 
+from kvasir.kernels.interface import LayerKV
 from kvasir.kernels.quantiser import quantise_rows
 
 _OFFSET = 128
@@ -16,29 +17,29 @@ _OFFSET = 128
 class Int8Format:
     """Codes and scales follow ``quantise_rows``: a row with a non-finite value has scale NaN and reads as NaN."""
 
-    def encode_k(self, tensors: tuple[Tensor, ...], slots: Tensor, rows: Tensor) -> None:
-        codes, scales = _k_parts(*tensors)
+    def encode_k(self, kv: LayerKV, slots: Tensor, rows: Tensor) -> None:
+        codes, scales = _k_parts(*kv.k)
         block, offset = slots // codes.shape[3], slots % codes.shape[3]
         row_codes, row_scales = quantise_rows(rows)
         stored = (row_codes.to(torch.int16) + _OFFSET).to(torch.uint8)
         codes[block, :, :, offset] = stored.unflatten(-1, (-1, 4))
         scales[block, :, offset] = row_scales
 
-    def encode_v(self, tensors: tuple[Tensor, ...], slots: Tensor, rows: Tensor) -> None:
-        codes, scales = _v_parts(*tensors)
+    def encode_v(self, kv: LayerKV, slots: Tensor, rows: Tensor) -> None:
+        codes, scales = _v_parts(*kv.v)
         block, offset = slots // scales.shape[2], slots % scales.shape[2]
         row_codes, row_scales = quantise_rows(rows)
         codes[block, :, offset // 4, :, offset % 4] = row_codes
         scales[block, :, offset] = row_scales
 
-    def decode_k(self, tensors: tuple[Tensor, ...], blocks: Tensor) -> Tensor:
-        codes, scales = (part[blocks] for part in _k_parts(*tensors))
+    def decode_k(self, kv: LayerKV, blocks: Tensor) -> Tensor:
+        codes, scales = (part[blocks] for part in _k_parts(*kv.k))
         # [n, h, D / 4, B, 4] -> [h, n, B, D / 4, 4]
         values = (codes.float() - _OFFSET).permute(1, 0, 3, 2, 4).flatten(3)
         return (values * scales.transpose(0, 1)[..., None]).flatten(1, 2)
 
-    def decode_v(self, tensors: tuple[Tensor, ...], blocks: Tensor) -> Tensor:
-        codes, scales = (part[blocks] for part in _v_parts(*tensors))
+    def decode_v(self, kv: LayerKV, blocks: Tensor) -> Tensor:
+        codes, scales = (part[blocks] for part in _v_parts(*kv.v))
         # [n, h, B / 4, D, 4] -> [h, n, B / 4, 4, D] -> [h, n, B, D]
         values = codes.float().permute(1, 0, 2, 4, 3).flatten(2, 3)
         return (values * scales.transpose(0, 1)[..., None]).flatten(1, 2)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from kvasir.formats.arena import Arena
+from kvasir.formats.constants import KVConstants, check_constants
 from kvasir.kernels.interface import Kernels, LayerKV
 from kvasir.kv.format_spec import ITEM_BYTES, K_TILES
 from kvasir.kv.layout import KVLayout
@@ -16,14 +17,16 @@ class KVStore:
     """The cache memory of all groups.
 
     ``layers[layer]`` lists (group_id, LayerKV) for every group that has heads in that layer, in group order.
+    ``constants`` are those of the whole model; raises ``ConfigError`` when they lack what the layout's formats need.
     ``num_bytes`` is the sum of ``KVSpec.pool_bytes``: asked for once, at start, zeroed, never resized.
     """
 
-    def __init__(self, layout: KVLayout, num_blocks: tuple[int, ...]) -> None:
+    def __init__(self, layout: KVLayout, num_blocks: tuple[int, ...], constants: KVConstants | None = None) -> None:
         if len(num_blocks) != len(layout.groups):
             raise ValueError(f"{len(num_blocks)} block counts given for {len(layout.groups)} groups")
         if min(num_blocks) < 1:
             raise ValueError(f"every group needs at least one block, got {num_blocks}")
+        check_constants(layout, constants)
         self.layout = layout
         self.num_blocks = num_blocks
         self.num_bytes = sum(spec.pool_bytes(count) for spec, count in zip(layout.groups, num_blocks, strict=True))
@@ -32,7 +35,10 @@ class KVStore:
         for group_id, (spec, count) in enumerate(zip(layout.groups, num_blocks, strict=True)):
             for layer, heads in enumerate(spec.heads_by_layer):
                 if heads:
-                    self.layers[layer].append((group_id, _make_layer(arena, spec, layer, count, layout.num_kv_heads)))
+                    kv = _make_layer(arena, spec, layer, count, layout.num_kv_heads)
+                    if constants is not None:
+                        kv.constants = constants.of_layer(layer, heads)
+                    self.layers[layer].append((group_id, kv))
 
     def group_tensors(self, group_id: int) -> tuple[Tensor, ...]:
         """Every tensor of the group over all layers, K before V within a layer; each is [num_blocks, ...]."""

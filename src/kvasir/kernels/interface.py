@@ -55,6 +55,29 @@ class Product:
     bias: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadConstants:
+    """What calibration found out about the KV heads of a store, in store order; fp32; None where there is nothing.
+
+    k_center    [h, D]: mean of K after RoPE.  Taken off before int4 encodes K: the same for every token, so a query's
+                scores all move by q . k_center and softmax does not see it.
+    k_sink      [h, D]: K of a sequence's first token, where attention rests.  int4 takes it off instead of k_center
+                where it leaves less, and adds the difference to the score of such a token: exact as well.
+    k_feedback  [h, D, D]: shapes int4's rounding error of rotated K, see ``quantise_groups``
+    v_sink      [h, D]: V of a sequence's first token, taken off before int4 encodes V where it leaves less, and given
+                back times the weight of such tokens
+    k_scale     [h]: value of one unit of an fp8 K code
+    v_scale     [h]: the same of V
+    """
+
+    k_center: Tensor | None = None
+    k_sink: Tensor | None = None
+    k_feedback: Tensor | None = None
+    v_sink: Tensor | None = None
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+
+
 @dataclass(slots=True)
 class LayerKV:
     """The store of one (group, layer): the group's tensors of this layer, in ``KVSpec.tile_tensors`` order.
@@ -72,6 +95,7 @@ class LayerKV:
     v: tuple[Tensor, ...]
     k_dtype: KVDtype
     v_dtype: KVDtype
+    constants: HeadConstants = field(default_factory=HeadConstants)
     prepared: object = field(default=None, init=False, repr=False, compare=False)
 
 

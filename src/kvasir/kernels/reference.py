@@ -52,8 +52,8 @@ class ReferenceKernels:
             k = _rms_norm(k, norms.k, norms.eps)
         q, k = _rotate_half(q, rope).float(), _rotate_half(k, rope).float()
         for kv, plan in targets:
-            FORMATS[kv.k_dtype].encode_k(kv.k, plan.slots, k[:, kv.heads.long()])
-            FORMATS[kv.v_dtype].encode_v(kv.v, plan.slots, v[:, kv.heads.long()].float())
+            FORMATS[kv.k_dtype].encode_k(kv, plan.slots, k[:, kv.heads.long()])
+            FORMATS[kv.v_dtype].encode_v(kv, plan.slots, v[:, kv.heads.long()].float())
         return q
 
     def attend(self, q: Tensor, kv: LayerKV, plan: AttentionPlan, scale: float, out: Tensor) -> None:
@@ -105,8 +105,8 @@ def _attend_row(
     indices, place = (positions // size).unique(return_inverse=True)
     rows = place * size + positions % size
     blocks = table[indices].long()
-    k = FORMATS[kv.k_dtype].decode_k(kv.k, blocks)[:, rows].double()
-    v = FORMATS[kv.v_dtype].decode_v(kv.v, blocks)[:, rows].double()
+    k = FORMATS[kv.k_dtype].decode_k(kv, blocks)[:, rows].double()
+    v = FORMATS[kv.v_dtype].decode_v(kv, blocks)[:, rows].double()
 
     queries = torch.arange(first_position, end)
     lowest = torch.tensor([rule.first_visible(int(i)) for i in queries])

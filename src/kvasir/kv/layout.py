@@ -30,11 +30,15 @@ class KVGeometry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """Groups in a fixed order; ``group_id`` is the index.  Every (layer, kv_head) pair is in exactly one group."""
+    """Groups in a fixed order; ``group_id`` is the index.  Every (layer, kv_head) pair is in exactly one group.
+
+    ``constants_digest`` names the calibrated constants that the formats encode with; empty where there are none.
+    """
 
     groups: tuple[KVSpec, ...]
     num_layers: int
     num_kv_heads: int
+    constants_digest: str = ""
 
     def __post_init__(self) -> None:
         seen: set[tuple[int, int]] = set()
@@ -97,6 +101,10 @@ class KVLayout:
         return self.groups[0].block_size
 
     @property
+    def head_dim(self) -> int:
+        return self.groups[0].head_dim
+
+    @property
     def bytes_per_token(self) -> float:
         """Bytes one more token costs while no window has filled: the sum over groups."""
         return sum(spec.bytes_per_token for spec in self.groups)
@@ -104,7 +112,8 @@ class KVLayout:
     @property
     def digest(self) -> str:
         """Names the layout: equal digests mean that blocks of one can be read as blocks of the other."""
-        text = repr((self.num_layers, self.num_kv_heads, [_describe(spec) for spec in self.groups]))
+        constants = (self.constants_digest,) if self.constants_digest else ()
+        text = repr((self.num_layers, self.num_kv_heads, [_describe(spec) for spec in self.groups], *constants))
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from kvasir.kv.format_spec import K_TILES, V_TILES, KVDtype, TensorSpec
+from kvasir.kv.format_spec import K_TILES, V_TILES, KVDtype, TensorSpec, check_head_dim
 from kvasir.kv.retention import FULL, Retention, RetentionKind
 
 BLOCK_SIZES = (16, 32, 64)
@@ -69,10 +69,17 @@ class KVSpec(BlockArithmetic):
             raise ValueError(f"{self.retention} has not been fitted to blocks of {self.block_size}")
         if self.num_pairs == 0:
             raise ValueError("a group needs at least one (layer, kv_head) pair")
+        check_head_dim(self.k_dtype, self.head_dim)
+        check_head_dim(self.v_dtype, self.head_dim)
 
     @property
     def num_pairs(self) -> int:
         return sum(len(heads) for heads in self.heads_by_layer)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """The (layer, kv_head) pairs, layer by layer."""
+        return tuple((layer, head) for layer, heads in enumerate(self.heads_by_layer) for head in heads)
 
     @property
     def tile_tensors(self) -> tuple[TensorSpec, ...]:

@@ -137,10 +137,10 @@ class _NoisyKernels(_Wrapped):
             positions = _positions(plan)
             k_format, v_format = FORMATS[kv.k_dtype], FORMATS[kv.v_dtype]
             blocks, slots = _slots_within_blocks(plan)
-            k = k_format.decode_k(kv.k, blocks)[:, slots].transpose(0, 1)
-            v = v_format.decode_v(kv.v, blocks)[:, slots].transpose(0, 1)
-            k_format.encode_k(kv.k, plan.slots, self._off(k, positions, 2 * self.layer_of[id(kv)]))
-            v_format.encode_v(kv.v, plan.slots, self._off(v, positions, 2 * self.layer_of[id(kv)] + 1))
+            k = k_format.decode_k(kv, blocks)[:, slots].transpose(0, 1)
+            v = v_format.decode_v(kv, blocks)[:, slots].transpose(0, 1)
+            k_format.encode_k(kv, plan.slots, self._off(k, positions, 2 * self.layer_of[id(kv)]))
+            v_format.encode_v(kv, plan.slots, self._off(v, positions, 2 * self.layer_of[id(kv)] + 1))
         return q
 
     def _off(self, rows: Tensor, positions: Tensor, number: int) -> Tensor:
@@ -194,7 +194,7 @@ class _TailLosingKernels(_Wrapped):
             if older:
                 slots = torch.cat(older)
                 head_dim = shape.head_dim
-                FORMATS[kv.v_dtype].encode_v(kv.v, slots, torch.zeros(len(slots), len(kv.heads), head_dim))
+                FORMATS[kv.v_dtype].encode_v(kv, slots, torch.zeros(len(slots), len(kv.heads), head_dim))
         return q
 
 

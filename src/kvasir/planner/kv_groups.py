@@ -1,10 +1,11 @@
 """KV stores of any model under any engine, in the block arithmetic of ``KVSpec``; what one device holds of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from kvasir.core.errors import ConfigError
+from kvasir.kv.format_pair import split_pair
 from kvasir.kv.format_spec import K_TILES, V_TILES, KVDtype, TensorSpec, TileRule
 from kvasir.kv.retention import FULL, Retention, sliding
 from kvasir.kv.spec import BlockArithmetic
@@ -50,6 +51,26 @@ def find_dtype(name: str, *, is_own: bool = False) -> AnyDtype:
     raise ConfigError(f"There is no KV format {name!r}; known are {', '.join(dtype.value for dtype in known)}.")
 
 
+def find_pair(text: str, find: Callable[[str], AnyDtype]) -> tuple[AnyDtype, AnyDtype]:
+    """The formats of K and V in ``X``, ``k=X,v=Y`` or ``X,Y``, each looked up by ``find``.  Raises ``ConfigError``."""
+    try:
+        k, v = split_pair(text)
+    except ValueError as error:
+        raise ConfigError(f"--kv-cache-dtype {text!r}: {error}.") from error
+    return find(k), find(v)
+
+
+def find_any_dtype(name: str) -> AnyDtype:
+    """A format of another engine or, where none has that name, of ours: for devices that run no engine yet."""
+    try:
+        return find_dtype(name)
+    except ConfigError as unknown:
+        try:
+            return find_dtype(name, is_own=True)
+        except ConfigError:
+            raise unknown from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec(BlockArithmetic):
     """One group of layers that store alike, on one device: ``num_layers`` times ``num_kv_heads`` pairs.
@@ -84,7 +105,10 @@ class StoreSpec(BlockArithmetic):
 
 def _tile(dtype: AnyDtype, ours: Mapping[KVDtype, TileRule], dim: int, block_size: int) -> tuple[TensorSpec, ...]:
     if isinstance(dtype, KVDtype):
-        return ours[dtype](dim, block_size)
+        try:
+            return ours[dtype](dim, block_size)
+        except ValueError as error:
+            raise ConfigError(f"KV format {dtype.value} does not take rows of {dim} elements: {error}.") from error
     row_bytes = dim
     if dtype in _Q_BLOCK_BYTES:
         if dim % _Q_BLOCK:

@@ -92,7 +92,7 @@ def _kvasir(request: PlanRequest, instance: Instance, capacity: Capacity) -> lis
     words = ["kvasir", "serve", own.engine.model]
     words += ["--max-model-len", str(instance.own.max_model_len)]
     words += ["--kv-cache-memory", str(instance.pool.num_bytes)]
-    words += ["--kv-cache-dtype", instance.own.layout.groups[0].k_dtype.value]
+    words += ["--kv-cache-dtype", str(instance.own.config.cache.kv_cache_dtype)]
     words += ["--kv-retention", str(instance.own.config.cache.kv_retention)]
     words += ["--block-size", str(instance.pool.block_size)]
     words += ["--max-num-seqs", str(own.engine.scheduler.max_num_seqs)]

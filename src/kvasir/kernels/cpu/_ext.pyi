@@ -13,6 +13,7 @@ class LayerView:
         block_size: int,
         head_dim: int,
         num_blocks: int,
+        constants: Sequence[int],
         /,
     ) -> None: ...
 

@@ -8,7 +8,7 @@ from kvasir.kernels.interface import AttentionPlan, LayerKV, Product, Rows, RowS
 from kvasir.kv.format_spec import K_TILES, V_TILES, KVDtype, TileRule
 from kvasir.kv.retention import RetentionKind
 
-DTYPE_CODES = {KVDtype.FP32: 0, KVDtype.BF16: 1, KVDtype.FP16: 2, KVDtype.INT8: 3}
+DTYPE_CODES = {KVDtype.FP32: 0, KVDtype.BF16: 1, KVDtype.FP16: 2, KVDtype.INT8: 3, KVDtype.INT4: 4, KVDtype.FP8: 5}
 
 ProductNumbers = tuple[int, int, int, int, int]
 """(data, row_scale, col_scale, bias, width): addresses, 0 for what is not there."""
@@ -78,8 +78,30 @@ def layer_view(kv: LayerKV) -> _ext.LayerView:
         kv.block_size,
         kv.head_dim,
         num_blocks,
+        _constants(kv),
     )
     return view
+
+
+def _constants(kv: LayerKV) -> list[int]:
+    """Addresses of the heads' constants, in the order of the extension's ``Constants``; 0 for what there is not."""
+    heads, dim, given = len(kv.heads), kv.head_dim, kv.constants
+    for dtype, scale, what in ((kv.k_dtype, given.k_scale, "K"), (kv.v_dtype, given.v_scale, "V")):
+        if dtype is KVDtype.FP8 and scale is None:
+            raise ValueError(f"fp8 {what} has no scales; a store of fp8 is made with calibrated constants.")
+    shapes = {
+        "k_center": (heads, dim),
+        "k_sink": (heads, dim),
+        "k_feedback": (heads, dim, dim),
+        "v_sink": (heads, dim),
+        "k_scale": (heads,),
+        "v_scale": (heads,),
+    }
+    found = []
+    for name, shape in shapes.items():
+        tensor = getattr(given, name)
+        found.append(0 if tensor is None else address(tensor, torch.float32, shape, f"the constant {name}"))
+    return found
 
 
 def _addresses(kv: LayerKV, tensors: tuple[Tensor, ...], tiles: TileRule, what: str) -> list[int]:

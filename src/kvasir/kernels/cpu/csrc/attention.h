@@ -4,7 +4,7 @@
 // oldest first.  The segment boundaries are absolute positions, so a query's arithmetic depends on its position alone.
 #pragma once
 
-#include "int8_attention.h"
+#include "int4_attention.h"
 
 namespace kvasir::KVASIR_ISA {
 
@@ -62,6 +62,10 @@ struct BlockInput {
   float* q;              // as the K format wants it
   const float* factors;  // of its scores
 
+  // The head's share of constants [heads, head_dim]; null where there are none.
+  INLINE const float* of_head(const float* constants) const {
+    return constants ? constants + cache.index * a.head_dim : nullptr;
+  }
   template <class T>
   INLINE T* query(T* tensor, int64_t row) const {
     const int64_t token = block.first_token + row / a.group;
@@ -70,13 +74,13 @@ struct BlockInput {
   }
 };
 
-enum ScratchSlot { QUERIES = 1, SCORES, CHUNK, RESULT, NEWER, CODES, V_SCALES };
+enum ScratchSlot { QUERIES = 1, SCORES, CHUNK, RESULT, NEWER, CODES, V_SCALES, V_SINK };
 
 template <class K>
 struct FloatScores {
   static void prepare(BlockInput& work) {
     const int64_t dim = work.a.head_dim;
-    const float scale = work.a.scale * LOG2E;
+    const float scale = work.a.scale * LOG2E * (work.a.k_dtype == Dtype::FP8 ? work.a.constants.k_scale[work.cache.index] : 1.0f);
     work.q = work.scratch.floats(QUERIES, (work.rows.count + TILE_ROWS) * dim);
     for (int64_t r = 0; r < work.rows.count; ++r) {
       const float* from = work.query(work.a.q, r);
@@ -151,6 +155,46 @@ struct Int8Values {
   }
 };
 
+struct Int4Scores {
+  static void prepare(BlockInput& work) {
+    const Int4Shape shape(work.a.head_dim, work.a.block_size);
+    const int64_t rows = work.rows.count;
+    work.q = work.scratch.floats(QUERIES, Int4Queries::floats(rows, shape));
+    float* buffer = work.scratch.floats(CHUNK, 2 * shape.dim);
+    const Int4Queries q = Int4Queries::at(work.q, rows, shape);
+    const float *center = work.of_head(work.a.constants.k_center), *sink = work.of_head(work.a.constants.k_sink);
+    for (int64_t r = 0; r < rows; ++r) q.set(r, work.query(work.a.q, r), shape, center, sink, work.a.scale * LOG2E, buffer);
+  }
+  static void scores(const BlockInput& work, const SegmentRange& range, VAhead v_ahead, float* scores) {
+    const Int4Shape shape(work.a.head_dim, work.a.block_size);
+    const Int4Queries q = Int4Queries::at(work.q, work.rows.count, shape);
+    if (work.is_direct) return int4_scores<true>(work.cache, shape, work.rows, range, q, v_ahead, scores);
+    int4_scores<false>(work.cache, shape, work.rows, range, q, v_ahead, scores);
+  }
+};
+
+// Sums come out rotated; ``write`` turns them back, once for all segments.
+struct Int4Values {
+  static Ahead ahead(const HeadCache& cache, int64_t sub) {
+    return Int4V(cache, Int4Shape(cache.a.head_dim, cache.a.block_size), sub).ahead();
+  }
+  static void outputs(const BlockInput& work, const SegmentRange& range, float* scores, const Partial& out) {
+    const Int4Shape shape(work.a.head_dim, work.a.block_size);
+    const int64_t rows = work.rows.count;
+    const Int4Tokens tokens(work.scratch.floats(V_SCALES, Int4Tokens::floats(shape)), work.cache, shape, range);
+    const Int4Weights weights(work.scratch.floats(CODES, Int4Weights::floats(rows, shape)), rows, shape);
+    int4_softmax(work.rows, range, shape, scores, tokens, weights, out.largest, out.sum);
+    float* sink = nullptr;
+    if (const float* center = work.of_head(work.a.constants.v_sink)) {
+      sink = work.scratch.floats(V_SINK, shape.dim);
+      memcpy(sink, center, shape.dim * sizeof(float));
+      rotate(sink, shape.dim, shape.rotation());
+    }
+    if (work.is_direct) return int4_values<true>(work.cache, shape, work.rows, range, weights, sink, out.o);
+    int4_values<false>(work.cache, shape, work.rows, range, weights, sink, out.o);
+  }
+};
+
 // Calls body with the kernels of a K format.
 template <class Body>
 INLINE void with_k_format(Dtype dtype, Body body) {
@@ -159,6 +203,8 @@ INLINE void with_k_format(Dtype dtype, Body body) {
     case Dtype::BF16: return body(FloatScores<DenseK<bf16>>{});
     case Dtype::FP16: return body(FloatScores<DenseK<fp16>>{});
     case Dtype::INT8: return body(Int8Scores{});
+    case Dtype::INT4: return body(Int4Scores{});
+    case Dtype::FP8: return body(FloatScores<DenseK<fp8>>{});
   }
 }
 
@@ -169,6 +215,8 @@ INLINE void with_v_format(Dtype dtype, Body body) {
     case Dtype::BF16: return body(FloatValues<DenseV<bf16>>{});
     case Dtype::FP16: return body(FloatValues<DenseV<fp16>>{});
     case Dtype::INT8: return body(Int8Values{});
+    case Dtype::INT4: return body(Int4Values{});
+    case Dtype::FP8: return body(FloatValues<DenseV<fp8>>{});
   }
 }
 
@@ -211,12 +259,14 @@ struct BlockWork : BlockInput {
   }
 
   void write(const Partial& result) const {
+    const F16 unit = splat(a.v_dtype == Dtype::FP8 ? a.constants.v_scale[cache.index] : 1.0f);
     for (int64_t r = 0; r < rows.count; ++r) {
       const F16 sum = splat(result.sum[r]);
       float* out = query(a.out, r);
       for_lanes(a.head_dim, [&](int64_t i, auto part) {
-        store(out + i, load(result.o + r * stride + i, Whole{}) / sum, part);
+        store(out + i, load(result.o + r * stride + i, Whole{}) / sum * unit, part);
       });
+      if (a.v_dtype == Dtype::INT4) rotate(out, a.head_dim, Int4Shape(a.head_dim, a.block_size).rotation());
     }
   }
 

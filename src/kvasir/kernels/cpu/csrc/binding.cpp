@@ -41,6 +41,12 @@ struct LayerView {
   int32_t k_dtype, v_dtype;
   std::vector<int32_t> heads;
   int64_t block_size, head_dim, num_blocks;
+  std::vector<uintptr_t> constants;  // in the order of Constants; 0 for what there is not
+
+  Constants head_constants() const {
+    const auto get = [&](size_t i) { return at<const float>(constants.at(i)); };
+    return {get(0), get(1), get(2), get(3), get(4), get(5)};
+  }
 };
 
 template <class T>
@@ -131,7 +137,7 @@ class Context {
       const int64_t* slots = at<const int64_t>(nb::cast<uintptr_t>(pair[1]));
       check_ids(slots, rows, layer.num_blocks * layer.block_size, "slot");
       KVTarget target{{}, {}, Dtype(layer.k_dtype), Dtype(layer.v_dtype), layer.heads.data(),
-                      int64_t(layer.heads.size()), layer.block_size, slots};
+                      int64_t(layer.heads.size()), layer.block_size, slots, layer.head_constants()};
       set_tensors(target.k, layer.k);
       set_tensors(target.v, layer.v);
       views.push_back(target);
@@ -151,6 +157,7 @@ class Context {
     args.k_dtype = Dtype(layer.k_dtype);
     args.v_dtype = Dtype(layer.v_dtype);
     args.heads = layer.heads.data();
+    args.constants = layer.head_constants();
     args.num_store_heads = num_store_heads;
     args.num_heads = num_heads;
     args.head_dim = layer.head_dim;
@@ -213,8 +220,10 @@ class Context {
 NB_MODULE(_ext, m) {
   nb::class_<LayerView>(m, "LayerView")
       .def("__init__", [](LayerView* self, std::vector<uintptr_t> k, std::vector<uintptr_t> v, int32_t k_dtype,
-                          int32_t v_dtype, std::vector<int32_t> heads, int64_t block_size, int64_t head_dim, int64_t num_blocks) {
-        new (self) LayerView{std::move(k), std::move(v), k_dtype, v_dtype, std::move(heads), block_size, head_dim, num_blocks};
+                          int32_t v_dtype, std::vector<int32_t> heads, int64_t block_size, int64_t head_dim, int64_t num_blocks,
+                          std::vector<uintptr_t> constants) {
+        new (self) LayerView{std::move(k), std::move(v), k_dtype,  v_dtype,   std::move(heads),
+                             block_size,   head_dim,     num_blocks, std::move(constants)};
       });
   nb::class_<WorkList>(m, "WorkList")
       .def("__init__",

@@ -12,16 +12,30 @@ struct bf16 {
 struct fp16 {
   uint16_t bits;
 };
+struct fp8 {  // e4m3: no infinity, NaN is 0x7f
+  uint8_t bits;
+};
 
-enum class Dtype : int32_t { FP32, BF16, FP16, INT8 };
+enum class Dtype : int32_t { FP32, BF16, FP16, INT8, INT4, FP8 };
 
 // The most tensors a format has for K or for V.
 constexpr int MAX_TENSORS = 4;
 
+// Calibrated constants of a store's heads, in store order; null for what there is not.  kernels/interface.py,
+// ``HeadConstants``, says what each is.
+struct Constants {
+  const float* k_center;    // [heads, head_dim]
+  const float* k_sink;      // [heads, head_dim]
+  const float* k_feedback;  // [heads, head_dim, head_dim]
+  const float* v_sink;      // [heads, head_dim]
+  const float* k_scale;     // [heads]
+  const float* v_scale;     // [heads]
+};
+
 // One per worker: memory that is kept between calls.  Each slot grows to the largest size asked for.
 class Scratch {
  public:
-  static constexpr int SLOTS = 8;
+  static constexpr int SLOTS = 10;
   Scratch() = default;
   Scratch(const Scratch&) = delete;
   ~Scratch();
@@ -74,6 +88,7 @@ struct KVTarget {
   int64_t num_heads;     // in this store tensor
   int64_t block_size;
   const int64_t* slots;  // [T]
+  Constants constants;
 };
 
 struct QkvArgs {
@@ -133,6 +148,7 @@ struct AttendArgs {
   Dtype k_dtype, v_dtype;
   const int32_t* heads;   // [num_store_heads]
   int64_t num_store_heads, num_heads, group, head_dim, block_size;
+  Constants constants;
   const int32_t* table;   // [R, table_width]
   int64_t table_width;
   Visibility sees;

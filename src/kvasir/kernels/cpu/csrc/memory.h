@@ -29,6 +29,7 @@ INLINE I16 load(const int32_t* p, Whole) {
   return c;
 }
 INLINE void store(float* p, F16 v, Whole) { EACH_PART *(unaligned_f*)(p + i * NATIVE) = v.part[i]; }
+INLINE void store(int32_t* p, I16 v, Whole) { EACH_PART *(unaligned_i*)(p + i * NATIVE) = v.part[i]; }
 
 // A part's worth of 16-bit codes in the low halves of 32-bit lanes.
 INLINE native_i widen(const void* p) {
@@ -117,6 +118,48 @@ INLINE void store(fp16* p, F16 v, Whole) {
   }
 }
 #endif
+
+// A part's worth of bytes in 32-bit lanes.
+INLINE native_i widen_bytes(const void* p) {
+#if defined(__AVX512F__)
+  return (native_i)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__AVX2__)
+  return (native_i)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#else
+  native_i lanes;
+  for (int i = 0; i < NATIVE; ++i) lanes[i] = ((const uint8_t*)p)[i];
+  return lanes;
+#endif
+}
+
+// e4m3: 4 bits of exponent with bias 7, 3 of mantissa.
+INLINE F16 load(const fp8* p, Whole) {
+  F16 c;
+  EACH_PART {
+    const native_i bits = widen_bytes(p + i * NATIVE);
+    const native_i magnitude = bits & 0x7f;
+    // Multiplying by 2^120 moves the exponent to fp32's bias and makes subnormals normal.
+    const native_i value = (native_i)((native_f)(magnitude << 20) * 0x1p120f);
+    const native_i chosen = magnitude == 0x7f ? native_i{} + 0x7fc00000 : value;
+    c.part[i] = (native_f)(chosen | (bits & 0x80) << 24);
+  }
+  return c;
+}
+// |values| must be at most 448, or NaN.
+INLINE void store(fp8* p, F16 v, Whole) {
+  typedef uint8_t native_u __attribute__((vector_size(NATIVE)));
+  typedef native_u unaligned_u __attribute__((aligned(1)));
+  EACH_PART {
+    const native_i bits = (native_i)v.part[i];
+    const native_i magnitude = bits & 0x7fffffff;
+    const native_i normal = (magnitude - (120 << 23) + 0x7ffff + ((magnitude >> 20) & 1)) >> 20;
+    // Subnormal (below 2^-6): adding 2^14 lines the bits up, and the addition rounds.
+    const native_i small = (native_i)((native_f)magnitude + 0x1p14f) - 0x46800000;
+    native_i chosen = magnitude < 0x3c800000 ? small : normal;
+    chosen = magnitude > 0x7f800000 ? native_i{} + 0x7f : chosen;
+    *(unaligned_u*)(p + i * NATIVE) = __builtin_convertvector(chosen | ((bits >> 24) & 0x80), native_u);
+  }
+}
 
 // The nearest whole numbers, ties to even; |values| must be at most 127 before rounding.
 INLINE void store_codes(int8_t* p, F16 v) {
