@@ -39,7 +39,7 @@ class Compactor:
     def _choose(self, rule: EvictionRule, what: Compaction, layer: int, kv: LayerKV, sources: Tensor) -> Tensor:
         """Positions int64 [h, num_kept] that the layer's heads keep."""
         if rule.kind is EvictionKind.KEYDIFF:
-            keys = FORMATS[kv.k_dtype].decode_k(kv.k, sources)[:, : what.num_tokens]
+            keys = FORMATS[kv.k_dtype].decode_k(kv, sources)[:, : what.num_tokens]
             scores = keydiff_scores(np.ascontiguousarray(keys.numpy()))
         else:
             scores = random_scores(rule, layer, kv.heads.tolist(), what.num_tokens)

@@ -140,12 +140,18 @@ def _parse_choice(flag: Flag, value: FlagValue) -> Any:
     return flag.enum(text) if flag.enum is not None else int(text)
 
 
-from kvasir.kv.eviction import EvictionRule, parse_eviction
-from kvasir.kv.format_pair import FormatPair, parse_pair
-from kvasir.kv.format_spec import KVDtype
-from kvasir.kv.retention import Retention, parse_retention
+def _parse_eviction(_: Flag, value: FlagValue) -> EvictionRule:
+    return value if isinstance(value, EvictionRule) else parse_eviction(str(value))
 
-FlagValue = str | int | float | bool | Enum | EvictionRule | FormatPair | Retention
+
+def _parse_formats(_: Flag, value: FlagValue) -> FormatPair:
+    if isinstance(value, FormatPair):
+        return value
+    return parse_pair(str(value.value) if isinstance(value, KVDtype) else str(value))
+
+
+def _parse_retention(_: Flag, value: FlagValue) -> Retention:
+    return value if isinstance(value, Retention) else parse_retention(str(value))
 
 
 _PARSERS: dict[FlagKind, Callable[[Flag, FlagValue], Any]] = {

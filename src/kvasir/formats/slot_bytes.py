@@ -41,8 +41,8 @@ class SlotBytes:
         for fill in (0, 255):
             blank = [torch.full_like(t[:1].view(torch.uint8), fill).view(t.dtype) for t in (*kv.k, *kv.v)]
             scratch = replace(kv, k=tuple(blank[: len(kv.k)]), v=tuple(blank[len(kv.k) :]))
-            FORMATS[kv.k_dtype].encode_k(scratch.k, torch.tensor([slot]), rows)
-            FORMATS[kv.v_dtype].encode_v(scratch.v, torch.tensor([slot]), rows)
+            FORMATS[kv.k_dtype].encode_k(scratch, torch.tensor([slot]), rows)
+            FORMATS[kv.v_dtype].encode_v(scratch, torch.tensor([slot]), rows)
             found = [tensor[0, 0].contiguous().view(torch.uint8).flatten() != fill for tensor in blank]
             changed = [a | b for a, b in zip(changed, found, strict=True)] if changed else found
         return changed
