@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from head_constants import made_up_constants
 
 from kvasir.formats.registry import FORMATS
 from kvasir.formats.slot_bytes import SlotBytes
@@ -17,18 +18,18 @@ def filled(k_dtype: KVDtype, v_dtype: KVDtype, block_size: int):
     """One layer's store with random tokens in all slots."""
     geometry = KVGeometry(num_layers=1, num_kv_heads=HEADS, head_dim=DIM, sliding_windows=(None,))
     layout = KVLayout.from_geometry(geometry, block_size=block_size, k_dtype=k_dtype, v_dtype=v_dtype)
-    ((_, kv),) = KVStore(layout, (BLOCKS,)).layers[0]
+    ((_, kv),) = KVStore(layout, (BLOCKS,), made_up_constants(1, HEADS, DIM)).layers[0]
     generator = torch.Generator().manual_seed(1)
     slots = torch.arange(BLOCKS * block_size)
-    FORMATS[k_dtype].encode_k(kv.k, slots, torch.randn(len(slots), HEADS, DIM, generator=generator))
-    FORMATS[v_dtype].encode_v(kv.v, slots, torch.randn(len(slots), HEADS, DIM, generator=generator))
+    FORMATS[k_dtype].encode_k(kv, slots, torch.randn(len(slots), HEADS, DIM, generator=generator))
+    FORMATS[v_dtype].encode_v(kv, slots, torch.randn(len(slots), HEADS, DIM, generator=generator))
     return kv
 
 
 def read(kv):
     """K and V fp32 [h, all slots, D]."""
     blocks = torch.arange(BLOCKS)
-    return FORMATS[kv.k_dtype].decode_k(kv.k, blocks), FORMATS[kv.v_dtype].decode_v(kv.v, blocks)
+    return FORMATS[kv.k_dtype].decode_k(kv, blocks), FORMATS[kv.v_dtype].decode_v(kv, blocks)
 
 
 @pytest.mark.parametrize("block_size", [16, 32])
@@ -63,8 +64,8 @@ def test_every_byte_of_a_tile_is_some_tokens(dtype):
 
 def test_a_format_that_packs_two_tokens_in_a_byte_is_refused(monkeypatch):
     class Packed:
-        def encode_k(self, tensors, slots, rows):
-            tensors[0][:, :, :, slots // 2 * 2] = rows.to(tensors[0].dtype)[:, :, :, None][:1].sum()
+        def encode_k(self, kv, slots, rows):
+            kv.k[0][:, :, :, slots // 2 * 2] = rows.to(kv.k[0].dtype)[:, :, :, None][:1].sum()
 
         encode_v = FORMATS[KVDtype.BF16].encode_v
 
