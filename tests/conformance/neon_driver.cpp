@@ -2,8 +2,9 @@
 //
 // In:  11 int64 (rows, tokens, table width, block size, window, sinks, block size of the window, query heads, KV heads,
 //      head size, blocks), K/V dtype, row length, bytes of K and of V; query_start, first_position, table (int32),
-//      q (fp32), K, V (as stored), gate-and-up rows (fp32).
-// Out: attention output (fp32), SwiGLU codes (int8), their scales (fp32).
+//      q (fp32), K, V (as stored), gate-and-up rows (fp32), the heads' constants in their order (fp32), slots (int64),
+//      q/k/v products (fp32).
+// Out: attention output (fp32), SwiGLU codes (int8), their scales (fp32), K and V written from the products.
 #include <cstdio>
 #include <numeric>
 #include <stdexcept>
@@ -32,6 +33,12 @@ int main(int, char** argv) {
   const auto k = read<char>(in, n[13]), v = read<char>(in, n[13]);
   const int64_t length = n[12];
   const auto gate_up = read<float>(in, tokens * 2 * length);
+  const auto vectors = [&](int64_t of_each) { return read<float>(in, kv_heads * of_each); };
+  const auto k_center = vectors(dim), k_sink = vectors(dim), k_feedback = vectors(dim * dim), v_sink = vectors(dim);
+  const auto k_scale = vectors(1), v_scale = vectors(1);
+  const Constants constants{k_center.data(), k_sink.data(), k_feedback.data(), v_sink.data(), k_scale.data(), v_scale.data()};
+  const auto slots = read<int64_t>(in, tokens);
+  const auto product = read<float>(in, tokens * (heads + 2 * kv_heads) * dim);
   std::fclose(in);
 
   #define TABLE_OF(isa) kernels_##isa()
@@ -55,6 +62,7 @@ int main(int, char** argv) {
   attend.num_heads = heads;
   attend.head_dim = dim;
   attend.scale = 0.125f;
+  attend.constants = constants;
   work.prepare(attend, kv_heads, dim);
   kernels->attend(attend, 0, work.num_units() * kv_heads, scratch);
 
@@ -62,9 +70,19 @@ int main(int, char** argv) {
                         {nullptr, codes.data(), scale.data(), 64}};
   kernels->swiglu_rows(swiglu, 0, tokens, scratch);
 
+  std::vector<char> new_k(k.size()), new_v(v.size());
+  const std::vector<float> cos(tokens * dim / 2, 1.0f), sin(tokens * dim / 2, 0.0f);
+  std::vector<float> new_q(q.size());
+  const KVTarget target{{new_k.data()}, {new_v.data()}, dtype, dtype, all_heads.data(), kv_heads, size, slots.data(), constants};
+  const QkvArgs write{{product.data(), nullptr, nullptr, nullptr, (heads + 2 * kv_heads) * dim}, heads, kv_heads, dim, nullptr, nullptr, 0.0f,
+                      cos.data(), sin.data(), new_q.data(), &target, 1};
+  kernels->qkv_write(write, 0, tokens, scratch);
+
   FILE* result = std::fopen(argv[2], "wb");
   std::fwrite(out.data(), 4, out.size(), result);
   std::fwrite(codes.data(), 1, codes.size(), result);
   std::fwrite(scale.data(), 4, scale.size(), result);
+  std::fwrite(new_k.data(), 1, new_k.size(), result);
+  std::fwrite(new_v.data(), 1, new_v.size(), result);
   std::fclose(result);
 }

@@ -165,6 +165,8 @@ struct Int4Scores {
     const float *center = work.of_head(work.a.constants.k_center), *sink = work.of_head(work.a.constants.k_sink);
     for (int64_t r = 0; r < rows; ++r) q.set(r, work.query(work.a.q, r), shape, center, sink, work.a.scale * LOG2E, buffer);
   }
+  // They are in the scores already, where second centres have to be added to what they belong to.
+  static const float* factors(const BlockInput&) { return nullptr; }
   static void scores(const BlockInput& work, const SegmentRange& range, VAhead v_ahead, float* scores) {
     const Int4Shape shape(work.a.head_dim, work.a.block_size);
     const Int4Queries q = Int4Queries::at(work.q, work.rows.count, shape);
@@ -183,7 +185,7 @@ struct Int4Values {
     const int64_t rows = work.rows.count;
     const Int4Tokens tokens(work.scratch.floats(V_SCALES, Int4Tokens::floats(shape)), work.cache, shape, range);
     const Int4Weights weights(work.scratch.floats(CODES, Int4Weights::floats(rows, shape)), rows, shape);
-    int4_softmax(work.rows, range, shape, scores, tokens, weights, out.largest, out.sum);
+    int4_softmax(work.rows, range, shape, scores, work.factors, tokens, weights, out.largest, out.sum);
     float* sink = nullptr;
     if (const float* center = work.of_head(work.a.constants.v_sink)) {
       sink = work.scratch.floats(V_SINK, shape.dim);

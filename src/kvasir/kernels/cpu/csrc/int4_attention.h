@@ -211,7 +211,7 @@ INLINE F16 code_weights_exactly(F16 weight, F16 v_scales, int8_t* codes, float* 
 }
 
 // Scores to coded weights, row by row; a row that sees nothing of the segment gets sum 0.
-inline void int4_softmax(const QueryRows& rows, const SegmentRange& range, const Int4Shape& shape, float* scores, const Int4Tokens& tokens,
+inline void int4_softmax(const QueryRows& rows, const SegmentRange& range, const Int4Shape& shape, float* scores, const float* factors, const Int4Tokens& tokens,
                          const Int4Weights& weights, float* largest, float* sum) {
   for (int64_t row = 0; row < rows.count; ++row) {
     const TileRange tile(rows, range, row);
@@ -223,7 +223,7 @@ inline void int4_softmax(const QueryRows& rows, const SegmentRange& range, const
       largest[row] = -__builtin_inff();
       sum[row] = 0.0f;
     } else {
-      softmax_row(w, count, largest + row, sum + row);
+      softmax_row(w, factors ? factors[row] : 1.0f, count, largest + row, sum + row);
     }
     F16 sink = zeros();
     for (int64_t n = 0; n < count; ++n) {
@@ -233,7 +233,7 @@ inline void int4_softmax(const QueryRows& rows, const SegmentRange& range, const
     weights.sink_sums[row] = sum_lanes(sink);
     for (int64_t g = 0; g < shape.num_groups; ++g) {
       int8_t* codes = weights.coded[g].codes + row * SCORE_STRIDE + at * LANES;
-      float* code_scales = weights.coded[g].scales + row * CodedWeights::SUBS + at;
+      float* code_scales = weights.coded[g].scales + row * SUBS + at;
       F16 added = zeros();
       for (int64_t n = 0; n < count; ++n) {
         const F16 weight = load(w + n * LANES, Whole{});
@@ -276,7 +276,7 @@ INLINE void int4_sum_tile(const HeadCache& cache, const Int4Shape& shape, const 
     }
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
-      const F16 scale = splat(weights.scales[r * CodedWeights::SUBS + (sub - start)]);
+      const F16 scale = splat(weights.scales[r * SUBS + (sub - start)]);
 #pragma GCC unroll 2
       for (int n = 0; n < 2; ++n) sum[r][n] = fma(scale, to_float(product[r][n]), sum[r][n]);
     }
@@ -302,7 +302,7 @@ void int4_values(const HeadCache& cache, const Int4Shape& shape, const QueryRows
         with_rows<SUM4_ROWS>(smaller(SUM4_ROWS, tile + count - row), [&](auto rows_now) {
           for (int64_t channel = 0; channel < shape.dim; channel += 2 * LANES) {
             const CodedWeights& all = weights.coded[channel / shape.group];
-            const CodedWeights part{all.codes + row * SCORE_STRIDE, all.scales + row * CodedWeights::SUBS};
+            const CodedWeights part{all.codes + row * SCORE_STRIDE, all.scales + row * SUBS};
             int4_sum_tile<decltype(rows_now)::COUNT, IS_DIRECT>(cache, shape, part, start, first, last, end, channel, o + row * shape.dim);
           }
         });
