@@ -1,6 +1,7 @@
 """The gate, and the report it goes into: what passes, what does not and why, and what serving makes of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from lab_planted import planted_lab, sees
@@ -163,6 +164,13 @@ def test_what_was_measured_and_passed_may_be_served(report):
 def test_what_was_not_measured_or_failed_may_not(report, what, reason):
     with pytest.raises(ConfigError, match=reason):
         report.check(what)
+
+
+@pytest.mark.parametrize("name", ["kv_eviction", "kv_sparse_read"])
+def test_a_policy_that_was_not_measured_may_not(report, name):
+    measured = next(iter(report.settings.values()))
+    with pytest.raises(ConfigError, match=f"measured with --{name.replace('_', '-')} off, not some"):
+        report.check(replace(measured, **{name: "some"}))
 
 
 def test_a_report_without_limits_only_ties_digests(tmp_path):

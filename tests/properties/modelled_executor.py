@@ -12,6 +12,7 @@ from kvasir.core.step import Compaction, SampledToken, StepPlan, StepResult, Ste
 from kvasir.kv.eviction import EvictionRule
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.retention import Retention, RetentionKind
+from kvasir.kv.sparse_read import SparseRead
 
 VOCAB_SIZE = 50
 
@@ -51,8 +52,15 @@ def sees(retention: Retention, query: int, key: int) -> bool:
 
 
 class ModelledExecutor:
-    def __init__(self, layout: KVLayout, fail_token: int | None = None, eviction: EvictionRule | None = None) -> None:
+    def __init__(
+        self,
+        layout: KVLayout,
+        fail_token: int | None = None,
+        eviction: EvictionRule | None = None,
+        sparse_read: SparseRead | None = None,
+    ) -> None:
         self.eviction = eviction
+        self.sparse_read = sparse_read
         self.num_prompt: dict[int, int] = {}
         self.kept: dict[int, list[int]] = {}
         self.layout = layout
@@ -111,12 +119,20 @@ class ModelledExecutor:
         end = row.position + len(row.token_ids)
         if not row.num_evicted:
             assert self.eviction is None or row.position < num_prompt or not self.eviction.num_evicted(num_prompt)
-            return [(p, prefix_digest(history[: p + 1])) for p in range(end)]
+            return [
+                (p, evicted_digest(history[: p + 1], num_prompt) if self._is_sparse(p, num_prompt) else digest)
+                for p, digest in enumerate(prefix_digest(history[: p + 1]) for p in range(end))
+            ]
         assert self.eviction is not None and row.num_evicted == self.eviction.num_evicted(num_prompt)
         assert row.position >= num_prompt
         whole = Compaction(0, num_prompt, 0, num_prompt - row.num_evicted, (), ())
         kept = [(p, prefix_digest(history[: p + 1])) for p in kept_by_model(whole, self.eviction)]
         return kept + [(p, evicted_digest(history[: p + 1], num_prompt)) for p in range(num_prompt, end)]
+
+    def _is_sparse(self, position: int, num_prompt: int) -> bool:
+        """The query there did not read everything: K and V are not what another sequence has for these tokens."""
+        rule = self.sparse_read
+        return rule is not None and position >= num_prompt and position // self.layout.block_size >= rule.num_blocks
 
     def _write(self, row: StepRow) -> None:
         history = self.tokens[row.sequence_id]

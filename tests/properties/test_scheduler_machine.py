@@ -18,6 +18,7 @@ from kvasir.kv.audit import audit
 from kvasir.kv.eviction import parse_eviction
 from kvasir.kv.manager import KVManager, KVManagerConfig
 from kvasir.kv.retention import RetentionKind
+from kvasir.kv.sparse_read import SparseRead
 from kvasir.scheduling.config import BatchingMode, QueuePolicy, SchedulerConfig
 from kvasir.scheduling.scheduler import Scheduler
 
@@ -38,17 +39,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold=st.sampled_from([0, 5]),
         fail=st.booleans(),
         eviction=st.sampled_from(EVICTIONS),
+        sparse_read=st.sampled_from([None, None, SparseRead(num_blocks=2), SparseRead(num_blocks=4)]),
     )
     def start(
         self, mixture, spare_blocks, max_num_seqs, budget, policy, batching, caching, contiguous, threshold, fail,
-        eviction,
+        eviction, sparse_read,
     ):  # fmt: skip
-        layout = MIXTURES[mixture]
+        layout = MIXTURES[mixture if eviction is None else "full"]  # with the others it is refused
         has_window = any(spec.retention.kind is RetentionKind.WINDOW for spec in layout.groups)
-        is_contiguous = contiguous and not caching and not has_window
+        is_contiguous = contiguous and not caching and not has_window and eviction is None
         allocation = AllocationKind.CONTIGUOUS if is_contiguous else AllocationKind.PAGED
-        if any(spec.retention.window for spec in layout.groups) or is_contiguous:
-            eviction = None  # refused
         whole = MAX_MODEL_LEN // 16
         num_blocks = tuple(
             (whole if allocation is AllocationKind.CONTIGUOUS else spec.max_blocks(MAX_MODEL_LEN, budget))
@@ -64,6 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 enable_prefix_caching=caching,
                 allocation=allocation,
                 eviction=eviction,
+                sparse_read=sparse_read,
             )
         )
         config = SchedulerConfig(
@@ -76,7 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.clock = VirtualClock()
         self.scheduler = Scheduler(config, self.manager, self.clock)
         self.fail_token = 7 if fail else None
-        self.executor = ModelledExecutor(layout, self.fail_token, eviction)
+        self.executor = ModelledExecutor(layout, self.fail_token, eviction, sparse_read)
         self.requests: dict[str, Request] = {}
         self.outputs: dict[tuple[str, int], list[int]] = {}
         self.finish_reasons: dict[tuple[str, int], FinishReason] = {}

@@ -13,6 +13,7 @@ from kvasir.kv.eviction import EvictionKind, EvictionRule
 from kvasir.kv.format_pair import FormatPair
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.retention import windowed
+from kvasir.kv.sparse_read import SparseRead
 from kvasir.scheduling.config import BatchingMode, QueuePolicy
 
 
@@ -67,6 +68,8 @@ CASES = [
     ("enable_prefix_caching", "off", "cache.enable_prefix_caching", False),
     ("kv_allocation", "contiguous", "cache.allocation", AllocationKind.CONTIGUOUS),
     ("kv_eviction", "keydiff:keep=0.25", "cache.eviction", EvictionRule(kind=EvictionKind.KEYDIFF, keep=0.25)),
+    ("kv_sparse_read", "blocks=64", "cache.sparse_read", SparseRead(num_blocks=64)),
+    ("kv_sparse_read", "off", "cache.sparse_read", None),
     ("kv_eviction", "off", "cache.eviction", None),
     ("max_num_seqs", 8, "scheduler.max_num_seqs", 8),
     ("max_num_batched_tokens", "2_048", "scheduler.max_num_batched_tokens", 2048),
@@ -113,6 +116,8 @@ def test_every_flag_has_a_case():
         ({"kv_cache_dtype": "k=int8,k=int4"}, "write one format for both"),
         ({"kv_cache_dtype": "k=int8,v="}, "write one format for both"),
         ({"kv_cache_dtype": "int8,int4,int4"}, "write one format for both"),
+        ({"kv_sparse_read": "64"}, "--kv-sparse-read '64': off or blocks=NUMBER"),
+        ({"kv_sparse_read": "blocks=1"}, "2 is the least"),
         ({"block_size": 8}, "choose one of 16, 32, 64"),
         ({"kv_retention": "half"}, "full or window:sinks=4,window=1024 is expected"),
         ({"kv_retention": "window"}, "'' is not one of sinks=TOKENS and window=TOKENS"),

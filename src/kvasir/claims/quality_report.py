@@ -20,6 +20,7 @@ class Served:
     layout_digest: str
     weight_dtype: str
     kv_eviction: str = "off"
+    kv_sparse_read: str = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class QualityReport:
                     layout_digest=entry["layout_digest"],
                     weight_dtype=entry["weight_dtype"],
                     kv_eviction=entry["flags"].get("kv_eviction", "off"),
+                    kv_sparse_read=entry["flags"].get("kv_sparse_read", "off"),
                 )
                 for name, entry in measurements["settings"].items()
                 if entry.get("base_url") is None
@@ -78,9 +80,12 @@ class QualityReport:
         same_model = [setting for setting in self.settings.values() if setting.model_digest == served.model_digest]
         if all(setting.layout_digest != served.layout_digest for setting in same_model):
             return f"no setting of it has the KV layout {served.layout_digest[:12]} on this model"
-        evictions = {s.kv_eviction for s in same_model if s.layout_digest == served.layout_digest}
-        if served.kv_eviction not in evictions:
-            return f"its prompts were cut by --kv-eviction {', '.join(sorted(evictions))}, not {served.kv_eviction}"
+        same_layout = [setting for setting in same_model if setting.layout_digest == served.layout_digest]
+        for name in ("kv_eviction", "kv_sparse_read"):
+            found = {getattr(setting, name) for setting in same_layout}
+            if getattr(served, name) not in found:
+                option = "--" + name.replace("_", "-")
+                return f"it was measured with {option} {' and '.join(sorted(found))}, not {getattr(served, name)}"
         dtypes = {s.weight_dtype for s in same_model if s.layout_digest == served.layout_digest}
         return f"with this KV layout it has {', '.join(sorted(dtypes))} weights, and {served.weight_dtype} is served"
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from kvasir.compression.eviction import kept_positions, keydiff_scores, random_scores
 from kvasir.core.errors import InvariantViolation
 from kvasir.core.step import Compaction
+from kvasir.formats.key_bounds import bound_blocks
 from kvasir.formats.registry import FORMATS
 from kvasir.formats.slot_bytes import SlotBytes
 from kvasir.formats.store import KVStore
@@ -35,6 +36,8 @@ class Compactor:
                 if group_id == compaction.group_id:
                     kept = self._choose(self._rule, compaction, layer, kv, sources)
                     self._slots(group_id, kv).move((*kv.k, *kv.v), sources[kept // size] * size + kept % size, into)
+                    if kv.bounds is not None and compaction.num_kept >= size:
+                        bound_blocks(kv, targets[: compaction.num_kept // size])
 
     def _choose(self, rule: EvictionRule, what: Compaction, layer: int, kv: LayerKV, sources: Tensor) -> Tensor:
         """Positions int64 [h, num_kept] that the layer's heads keep."""

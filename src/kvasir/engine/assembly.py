@@ -138,6 +138,7 @@ def make_manager(config: EngineConfig, layout: KVLayout, memory: MemoryPlan, mod
             enable_prefix_caching=config.cache.enable_prefix_caching,
             allocation=config.cache.allocation,
             eviction=config.cache.eviction,
+            sparse_read=config.cache.sparse_read,
         )
     )
 

@@ -8,6 +8,7 @@ from kvasir.kv.allocation import AllocationKind
 from kvasir.kv.eviction import EvictionRule
 from kvasir.kv.format_pair import FormatPair
 from kvasir.kv.retention import FULL, Retention
+from kvasir.kv.sparse_read import SparseRead
 from kvasir.models.weight_dtype import WeightDtype
 from kvasir.scheduling.config import SchedulerConfig
 
@@ -29,7 +30,8 @@ class MemoryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """``kv_cache_dtype`` None means auto, ``eviction`` None that prompts stay whole.
+    """``kv_cache_dtype`` None means auto, ``eviction`` None that prompts stay whole, ``sparse_read`` None
+    that every query reads all it sees.
 
     ``kv_retention`` (FULL or WINDOW) is for layers without a window of their own; the pool plan rounds it to whole
     blocks."""
@@ -40,6 +42,7 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     allocation: AllocationKind = AllocationKind.PAGED
     eviction: EvictionRule | None = None
+    sparse_read: SparseRead | None = None
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
 

@@ -12,8 +12,9 @@ from kvasir.kv.eviction import EvictionRule, parse_eviction
 from kvasir.kv.format_pair import FormatPair, parse_pair
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.retention import Retention, parse_retention
+from kvasir.kv.sparse_read import SparseRead, parse_sparse_read
 
-FlagValue = str | int | float | bool | Enum | EvictionRule | FormatPair | Retention
+FlagValue = str | int | float | bool | Enum | EvictionRule | FormatPair | Retention | SparseRead
 
 _DTYPE_SYNONYMS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -31,6 +32,7 @@ class FlagKind(Enum):
     EVICTION = "rule"
     RETENTION = "retention"
     FORMATS = "formats of K and V"
+    SPARSE_READ = "number of blocks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,10 @@ def _parse_retention(_: Flag, value: FlagValue) -> Retention:
     return value if isinstance(value, Retention) else parse_retention(str(value))
 
 
+def _parse_sparse_read(_: Flag, value: FlagValue) -> SparseRead:
+    return value if isinstance(value, SparseRead) else parse_sparse_read(str(value))
+
+
 _PARSERS: dict[FlagKind, Callable[[Flag, FlagValue], Any]] = {
     FlagKind.TEXT: _parse_text,
     FlagKind.INTEGER: _parse_integer,
@@ -164,6 +170,7 @@ _PARSERS: dict[FlagKind, Callable[[Flag, FlagValue], Any]] = {
     FlagKind.EVICTION: _parse_eviction,
     FlagKind.RETENTION: _parse_retention,
     FlagKind.FORMATS: _parse_formats,
+    FlagKind.SPARSE_READ: _parse_sparse_read,
 }
 
 

@@ -121,6 +121,15 @@ FLAGS: tuple[Flag, ...] = (
         help="Drop part of each prompt's K and V once it is computed, every head its own choice; also sinks=, recent=.",
     ),
     Flag(
+        name="kv_sparse_read",
+        path="cache.sparse_read",
+        kind=FlagKind.SPARSE_READ,
+        section="KV cache",
+        automatic="off",
+        choices=("blocks=64",),
+        help="Decode steps read so many blocks of each head's cache, the likeliest; saves time, not memory.",
+    ),
+    Flag(
         name="max_num_seqs",
         path="scheduler.max_num_seqs",
         kind=FlagKind.INTEGER,

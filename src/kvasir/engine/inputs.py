@@ -1,7 +1,7 @@
 """A step plan as the tensors of one forward pass: token ids, positions, slots, block tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -12,7 +12,9 @@ from torch import Tensor
 from kvasir.core.errors import InvariantViolation
 from kvasir.core.step import StepRow, TableUpdate
 from kvasir.kernels.interface import AttentionPlan
+from kvasir.kernels.sparse import SparseStep
 from kvasir.kv.layout import KVLayout
+from kvasir.kv.sparse_read import SparseRead
 
 _NO_BLOCK = -1
 
@@ -25,14 +27,17 @@ class BlockTables:
 
     def __init__(self, num_groups: int, max_num_seqs: int, max_blocks: int) -> None:
         self._tables = [np.full((max_num_seqs, max_blocks), _NO_BLOCK, dtype=np.int32) for _ in range(num_groups)]
+        self.num_prompt = np.zeros(max_num_seqs, dtype=np.int64)
+        """Prompt tokens of each line's sequence."""
         self._line_of: dict[int, int] = {}
         self._free = list(range(max_num_seqs - 1, -1, -1))
 
-    def start(self, sequence_id: int) -> None:
+    def start(self, sequence_id: int, num_prompt_tokens: int) -> None:
         if sequence_id in self._line_of or not self._free:
             raise InvariantViolation(f"sequence {sequence_id} is known already, or there is no table left for it")
         line = self._free.pop()
         self._line_of[sequence_id] = line
+        self.num_prompt[line] = num_prompt_tokens
         for table in self._tables:
             table[line] = _NO_BLOCK
 
@@ -65,7 +70,9 @@ class StepInputs:
     last_of_row: NDArray[np.int64]
 
 
-def make_inputs(rows: Sequence[StepRow], tables: BlockTables, layout: KVLayout) -> StepInputs:
+def make_inputs(
+    rows: Sequence[StepRow], tables: BlockTables, layout: KVLayout, sparse_read: SparseRead | None = None
+) -> StepInputs:
     """The tensors of ``rows``, whose table updates are in ``tables`` already; no Python work per token."""
     first = np.fromiter((row.position for row in rows), dtype=np.int64, count=len(rows))
     lengths = np.fromiter((len(row.token_ids) for row in rows), dtype=np.int64, count=len(rows))
@@ -91,19 +98,55 @@ def make_inputs(rows: Sequence[StepRow], tables: BlockTables, layout: KVLayout) 
         block_ids = block_table[row_of_token, block_index].astype(np.int64)
         if block_ids.min() < 0:
             raise InvariantViolation(f"a token of the step has no block in group {group_id} to be written to")
-        plans.append(
-            AttentionPlan(
-                query_start=query_start,
-                first_position=first_position,
-                block_table=torch.from_numpy(block_table),
-                slots=torch.from_numpy(block_ids * block_size + offset),
-                block_size=block_size,
-                retention=spec.retention,
-            )
+        plan = AttentionPlan(
+            query_start=query_start,
+            first_position=first_position,
+            block_table=torch.from_numpy(block_table),
+            slots=torch.from_numpy(block_ids * block_size + offset),
+            block_size=block_size,
+            retention=spec.retention,
         )
+        if sparse_read is not None and spec.has_bounds:
+            is_sparse = (positions >= tables.num_prompt[lines][row_of_token]) & (block_index >= sparse_read.num_blocks)
+            _read_sparsely(plan, block_ids, offset, is_sparse, sparse_read.num_blocks)
+        plans.append(plan)
     return StepInputs(
         token_ids=torch.from_numpy(token_ids),
         positions=torch.from_numpy(positions),
         plans=tuple(plans),
         last_of_row=starts[1:] - 1,
+    )
+
+
+def _read_sparsely(
+    plan: AttentionPlan,
+    block_ids: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    is_sparse: NDArray[np.bool_],
+    limit: int,
+) -> None:
+    """Fill in what ``plan`` says of full blocks and of the tokens ``is_sparse`` [T], which end their rows.
+
+    ``block_ids`` and ``offset`` int64 [T] are where the tokens are written."""
+    sealed = block_ids[offset == plan.block_size - 1]
+    if len(sealed):
+        plan.sealed = torch.from_numpy(sealed)
+    if not is_sparse.any():
+        return
+    starts = plan.query_start.numpy()
+    row_of_token = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    tokens, others = np.flatnonzero(is_sparse), np.flatnonzero(~is_sparse)
+    num_before = np.zeros(len(starts), dtype=np.int32)
+    np.cumsum(np.bincount(row_of_token[others], minlength=len(starts) - 1), out=num_before[1:])
+    dense = replace(plan, query_start=torch.from_numpy(num_before), slots=torch.zeros(len(others), dtype=torch.int64))
+    slot = plan.first_position.numpy()[row_of_token] + np.arange(len(row_of_token)) - starts[:-1][row_of_token]
+    plan.sparse = SparseStep(
+        tokens=torch.from_numpy(tokens),
+        block_table=plan.block_table[torch.from_numpy(row_of_token[tokens])].contiguous(),
+        num_blocks=torch.from_numpy((slot[tokens] // plan.block_size + 1).astype(np.int32)),
+        last_offset=torch.from_numpy(offset[tokens].astype(np.int32)),
+        limit=limit,
+        block_size=plan.block_size,
+        dense_tokens=torch.from_numpy(others),
+        dense=dense if len(others) else None,
     )

@@ -11,6 +11,7 @@ from kvasir.kv.format_pair import FormatPair
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.prompt_eviction import check_eviction
+from kvasir.kv.sparse_read import check_sparse_read
 from kvasir.models.config import ModelConfig
 
 AUTO_KV_DTYPE = FormatPair(k=KVDtype.BF16, v=KVDtype.BF16)
@@ -55,6 +56,7 @@ def plan_pool(
     if alter_layout is not None:
         layout = alter_layout(layout)
     check_eviction(cache.eviction, layout, cache.allocation)
+    check_sparse_read(cache.sparse_read, layout)
     needs = MemoryNeeds(
         layout=layout,
         max_model_len=max_model_len,
@@ -86,6 +88,7 @@ def make_layout(model: ModelConfig, cache: CacheConfig) -> KVLayout:
         k_dtype=formats.k,
         v_dtype=formats.v,
         retention=cache.kv_retention,
+        has_bounds=cache.sparse_read is not None,
     )
 
 

@@ -33,6 +33,7 @@ class ModelRunner:
         self._decoder = decoder
         self._store = store
         self._tables = BlockTables(len(layout.groups), max_num_seqs, max_blocks)
+        self._sparse_read = config.cache.sparse_read
         self._compactor = Compactor(store, config.cache.eviction)
         self._sampler = Sampler(max_num_seqs=max_num_seqs, seed=config.seed)
 
@@ -65,7 +66,7 @@ class ModelRunner:
             self._tables.end(sequence_id)
             self._sampler.end(sequence_id)
         for start in plan.starts:
-            self._tables.start(start.sequence_id)
+            self._tables.start(start.sequence_id, start.num_prompt_tokens)
             self._sampler.start(start)
         if not plan.rows:
             raise InvariantViolation(f"step {plan.step_id} has no rows")
@@ -76,7 +77,7 @@ class ModelRunner:
         for row in plan.rows:
             if row.table_updates:
                 self._tables.update(row.sequence_id, row.table_updates)
-        return make_inputs(plan.rows, self._tables, self._store.layout)
+        return make_inputs(plan.rows, self._tables, self._store.layout, self._sparse_read)
 
     def _copy(self, copies: Sequence[BlockCopy]) -> None:
         for group_id in sorted({copy.group_id for copy in copies}):

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from kvasir.formats.arena import Arena
 from kvasir.formats.constants import KVConstants, check_constants
-from kvasir.kernels.interface import Kernels, LayerKV
+from kvasir.formats.key_bounds import flat_heads
+from kvasir.kernels.interface import Kernels, KeyBounds, LayerKV
 from kvasir.kv.format_spec import ITEM_BYTES, K_TILES
 from kvasir.kv.layout import KVLayout
 from kvasir.kv.spec import KVSpec
@@ -38,6 +39,8 @@ class KVStore:
                     kv = _make_layer(arena, spec, layer, count, layout.num_kv_heads)
                     if constants is not None:
                         kv.constants = constants.of_layer(layer, heads)
+                    if kv.bounds is not None:
+                        kv.bounds.flat = flat_heads(kv)
                     self.layers[layer].append((group_id, kv))
 
     def group_tensors(self, group_id: int) -> tuple[Tensor, ...]:
@@ -47,7 +50,7 @@ class KVStore:
             for entries in self.layers
             for entry_group, kv in entries
             if entry_group == group_id
-            for tensor in (*kv.k, *kv.v)
+            for tensor in (*kv.k, *kv.v, *(() if kv.bounds is None else (kv.bounds.tensor,)))
         )
 
     def copy(self, group_id: int, sources: Tensor, targets: Tensor, kernels: Kernels) -> None:
@@ -61,13 +64,15 @@ def _make_layer(arena: Arena, spec: KVSpec, layer: int, num_blocks: int, num_kv_
         for tensor in spec.tile_tensors
     )
     num_k_tensors = len(K_TILES[spec.k_dtype](spec.head_dim, spec.block_size))
+    num_tile_tensors = len(tensors) - spec.has_bounds
     return LayerKV(
         heads=torch.tensor(spec.heads_by_layer[layer], dtype=torch.int32),
         num_kv_heads=num_kv_heads,
         head_dim=spec.head_dim,
         block_size=spec.block_size,
         k=tensors[:num_k_tensors],
-        v=tensors[num_k_tensors:],
+        v=tensors[num_k_tensors:num_tile_tensors],
         k_dtype=spec.k_dtype,
         v_dtype=spec.v_dtype,
+        bounds=KeyBounds(tensors[-1]) if spec.has_bounds else None,
     )

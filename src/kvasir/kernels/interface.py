@@ -8,12 +8,15 @@ and block ids are; every sum has an order fixed by positions alone.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.retention import Retention
+
+if TYPE_CHECKING:
+    from kvasir.kernels.sparse import SparseStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,16 @@ class HeadConstants:
 
 
 @dataclass(slots=True)
+class KeyBounds:
+    """``tensor`` bf16 [num_blocks, h, 2, D]: the least and the largest value of each channel of a full block's keys.
+    ``flat``: the same store as one KV head of num_blocks * h blocks; head i of block b is block b * h + i there.  One
+    for all heads, or one for each where heads have constants of their own."""
+
+    tensor: Tensor
+    flat: "tuple[LayerKV, ...]" = ()
+
+
+@dataclass(slots=True)
 class LayerKV:
     """The store of one (group, layer): the group's tensors of this layer, in ``KVSpec.tile_tensors`` order.
 
@@ -96,6 +109,7 @@ class LayerKV:
     k_dtype: KVDtype
     v_dtype: KVDtype
     constants: HeadConstants = field(default_factory=HeadConstants)
+    bounds: KeyBounds | None = field(default=None, repr=False, compare=False)
     prepared: object = field(default=None, init=False, repr=False, compare=False)
 
 
@@ -109,6 +123,9 @@ class AttentionPlan:
                   never read
     slots         int64 [T]: where token t is written: block_id * B + offset
 
+    sealed        int64 [n] or None: blocks of a store with bounds whose last token this step writes
+    sparse        how some tokens read chosen blocks only (``kernels/sparse.py``); None: all read everything
+
     A token is written before any query attends.  Never changed after its first use: ``prepared`` is where an
     implementation keeps the work list it derives once for all layers.
     """
@@ -119,6 +136,8 @@ class AttentionPlan:
     slots: Tensor
     block_size: int
     retention: Retention
+    sealed: Tensor | None = None
+    sparse: "SparseStep | None" = None
     prepared: object = field(default=None, init=False, repr=False, compare=False)
 
 
@@ -185,6 +204,17 @@ class Kernels(Protocol):
         The query at position i sees [retention.first_visible(i), i] and the sinks [0, retention.sinks) up to i.  Query
         head h reads KV head h // (Hq / Hkv).
         Writes ``out`` [T, Hq, D] for those query heads only; other heads of ``out`` are left alone.
+        """
+        ...
+
+    def select_blocks(self, q: Tensor, bounds: Tensor, block_table: Tensor, num_blocks: Tensor, out: Tensor) -> None:
+        """The L blocks that each of S rows reads of each of h heads; L is the width of ``out``.
+
+        ``q`` [S, h, G, D]: the queries of each head.  ``bounds`` as in ``KeyBounds``.  Row s sees blocks
+        [0, num_blocks[s]) (int32 [S], more than L) of its line in ``block_table`` int32 [S, W].
+        Writes ``out`` int32 [S * h, L], block id * h + head, oldest first: the first block, the latest, and of the
+        others those with the largest max over the head's queries of sum_d max(q_d * least_d, q_d * largest_d); of
+        equal ones the older.  A sum that is no number counts as infinite.
         """
         ...
 

@@ -64,6 +64,19 @@ class ReferenceKernels:
                 first = position + chunk - int(start)
                 _attend_row(q[chunk:stop], kv, plan, plan.block_table[row], first, scale, out[chunk:stop])
 
+    def select_blocks(self, q: Tensor, bounds: Tensor, block_table: Tensor, num_blocks: Tensor, out: Tensor) -> None:
+        num_heads, limit = q.shape[1], out.shape[1]
+        for row, count in enumerate(num_blocks.tolist()):
+            blocks = block_table[row, :count].long()
+            least, largest = bounds[blocks].double().unbind(2)
+            for head in range(num_heads):
+                above, below = q[row, head].double().clamp(min=0.0), q[row, head].double().clamp(max=0.0)
+                scores = (above @ largest[:, head].T + below @ least[:, head].T).amax(dim=0)
+                scores = scores.nan_to_num(nan=float("inf"), posinf=float("inf"), neginf=float("-inf"))
+                between = scores[1:-1].argsort(descending=True, stable=True)[: limit - 2].sort().values + 1
+                chosen = torch.cat([torch.zeros(1, dtype=torch.int64), between, torch.tensor([count - 1])])
+                out[row * num_heads + head] = (blocks[chosen] * num_heads + head).int()
+
     def copy_blocks(self, tensors: tuple[Tensor, ...], sources: Tensor, targets: Tensor) -> None:
         for tensor in tensors:
             tensor[targets] = tensor[sources]

@@ -63,11 +63,13 @@ class KVLayout:
         v_dtype: KVDtype,
         retention: Retention = FULL,
         head_groups: tuple[HeadGroup, ...] | None = None,
+        has_bounds: bool = False,
     ) -> Self:
         """Heads with equal rule and formats form one group; groups come in the order in which their rules appear.
 
         ``retention`` (FULL or WINDOW) is for layers without a window of their own; those keep the model's SLIDING.
         ``head_groups`` say it for every head instead, formats included, and then stand for all three arguments.
+        ``has_bounds``: FULL groups keep bounds of each block's keys, which sparse reading needs.
         WINDOW is rounded up to whole blocks.  Raises ``ConfigError`` when the groups are no partition of the heads, or
         when WINDOW is asked for where the model has a window.
         """
@@ -91,6 +93,7 @@ class KVLayout:
                 k_dtype=k_dtype,
                 v_dtype=v_dtype,
                 retention=rule,
+                has_bounds=has_bounds and rule.kind is RetentionKind.FULL,
             )
             for (rule, k_dtype, v_dtype), heads in rules.items()
         )
@@ -169,4 +172,5 @@ def _describe(spec: KVSpec) -> tuple[object, ...]:
         spec.retention.kind.value,
         spec.retention.window,
         spec.retention.sinks,
+        *(("bounds",) if spec.has_bounds else ()),
     )

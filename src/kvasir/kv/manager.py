@@ -20,6 +20,7 @@ from kvasir.kv.pool import BlockPool
 from kvasir.kv.prefix_index import PrefixIndex
 from kvasir.kv.prompt_eviction import PromptEviction, check_eviction
 from kvasir.kv.sequence_blocks import SequenceBlocks
+from kvasir.kv.sparse_read import SparseRead, num_alike_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class KVManagerConfig:
     enable_prefix_caching: bool = True
     allocation: AllocationKind = AllocationKind.PAGED
     eviction: EvictionRule | None = None
+    sparse_read: SparseRead | None = None
     content_of: ContentOf = token_content
     make_free_list: Callable[[], FreeList] = FreeList
 
@@ -97,7 +99,7 @@ class KVManager:
         Changes nothing but the memory of the sequence's keys."""
         if not self.config.enable_prefix_caching:
             return PrefixHit(0, tuple(() for _ in self.groups))
-        num_blocks = self.eviction.num_cacheable(sequence, self.block_size)
+        num_blocks = self._num_cacheable(sequence)
         keys = self.keys_of(sequence, num_blocks)
         return find_prefix(
             self.index, self.groups, keys, lambda index: self._content_of(sequence, index, self.block_size)
@@ -116,7 +118,7 @@ class KVManager:
         next_block = hit.num_tokens // self.block_size
         return (
             state is not None
-            and next_block < self.eviction.num_cacheable(sequence, self.block_size)
+            and next_block < self._num_cacheable(sequence)
             and next_block < len(state.keys)
             and state.keys[next_block] in self.pending
         )
@@ -202,7 +204,8 @@ class KVManager:
 
         Not those of a sequence whose prompt was compacted: what they hold depends on more than the tokens before."""
         state = self.sequences[sequence.sequence_id]
-        num_whole = sequence.num_computed_tokens // self.block_size
+        num_alike = num_alike_blocks(sequence, self.block_size, self.config.sparse_read)
+        num_whole = min(sequence.num_computed_tokens // self.block_size, num_alike)
         if num_whole <= state.num_registered or not self._is_caching or sequence.num_evicted_tokens:
             return
         keys = state.extend_keys(sequence, num_whole, self.block_size, self._content_of)
@@ -315,6 +318,10 @@ class KVManager:
             self._roots[tenant, salt] = root
         return root
 
+    def _num_cacheable(self, sequence: Sequence) -> int:
+        num_alike = num_alike_blocks(sequence, self.block_size, self.config.sparse_read)
+        return min(self.eviction.num_cacheable(sequence, self.block_size), num_alike)
+
     def _needs_copy(self, state: SequenceBlocks, start: int) -> bool:
         if not state.is_shared or start % self.block_size == 0:
             return False
@@ -372,7 +379,7 @@ class KVManager:
         """When a sequence first gets blocks: say which whole blocks of its tokens it is going to compute."""
         if not self.config.enable_prefix_caching:
             return
-        num_whole = self.eviction.num_cacheable(sequence, self.block_size)
+        num_whole = self._num_cacheable(sequence)
         keys = state.extend_keys(sequence, num_whole, self.block_size, self._content_of)
         state.pending = range(state.num_registered, max(num_whole, state.num_registered))
         self.pending.add(keys[state.pending.start : state.pending.stop])

@@ -59,6 +59,7 @@ class KVSpec(BlockArithmetic):
     k_dtype: KVDtype
     v_dtype: KVDtype
     retention: Retention = FULL
+    has_bounds: bool = False
 
     def __post_init__(self) -> None:
         if self.block_size % 16 or self.block_size <= 0:
@@ -84,7 +85,8 @@ class KVSpec(BlockArithmetic):
     @property
     def tile_tensors(self) -> tuple[TensorSpec, ...]:
         k_tensors = K_TILES[self.k_dtype](self.head_dim, self.block_size)
-        return k_tensors + V_TILES[self.v_dtype](self.head_dim, self.block_size)
+        bounds = (TensorSpec("k_bounds", "bfloat16", (2, self.head_dim)),) if self.has_bounds else ()
+        return k_tensors + V_TILES[self.v_dtype](self.head_dim, self.block_size) + bounds
 
     def tensor_shape(self, tensor: TensorSpec, layer: int, num_blocks: int) -> tuple[int, ...]:
         """Shape of ``tensor`` in the layer-major store: [num_blocks, heads of this layer in the group, *tile]."""

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
+from kvasir.formats.key_bounds import bound_blocks
 from kvasir.formats.store import KVStore
+from kvasir.kernels import sparse
 from kvasir.kernels.interface import AttentionPlan, HeadShape, Kernels, LayerKV, Product, Rows
 from kvasir.models.config import ModelConfig
 from kvasir.models.layers import LayerWeights, ModelWeights
@@ -72,7 +74,9 @@ class Decoder:
         q = self.kernels.qkv_write(product, self._shape, layer.head_norms, rope, targets)
         scale = self.config.head_dim**-0.5
         for kv, plan in targets:
-            self.kernels.attend(q, kv, plan, scale, heads)
+            if plan.sealed is not None:
+                bound_blocks(kv, plan.sealed)
+            sparse.attend(self.kernels, q, kv, plan, scale, heads)
 
     def _after_attention(self, layer: LayerWeights, heads: Tensor, x: Tensor) -> Product:
         """Output projection into ``x`` (in place) and the MLP up to its last product, which is not yet added."""

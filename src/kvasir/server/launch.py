@@ -80,6 +80,7 @@ def _served(ready: Ready) -> Served:
         layout_digest=ready.layout_digest,
         weight_dtype=ready.effective_config["weight_dtype"],
         kv_eviction=ready.effective_config["kv_eviction"],
+        kv_sparse_read=ready.effective_config["kv_sparse_read"],
     )
 
 

@@ -118,6 +118,19 @@ class CpuKernels:
         q_at, out_at = address(q, torch.float32, shape, "q"), address(out, torch.float32, shape, "out")
         self._context.attend(work, layer, q_at, out_at, num_heads, scale)
 
+    def select_blocks(self, q: Tensor, bounds: Tensor, block_table: Tensor, num_blocks: Tensor, out: Tensor) -> None:
+        num_rows, num_heads, group, dim = q.shape
+        store_blocks, width = bounds.shape[0], block_table.shape[1]
+        limit = out.shape[1]
+        self._context.select_blocks(
+            [num_rows, num_heads, group, dim, width, store_blocks, limit],
+            address(q, torch.float32, (num_rows, num_heads, group, dim), "q"),
+            address(bounds, torch.bfloat16, (store_blocks, num_heads, 2, dim), "the bounds"),
+            address(block_table, torch.int32, (num_rows, width), "the block table"),
+            address(num_blocks, torch.int32, (num_rows,), "num_blocks"),
+            address(out, torch.int32, (num_rows * num_heads, limit), "out"),
+        )
+
     def copy_blocks(self, tensors: tuple[Tensor, ...], sources: Tensor, targets: Tensor) -> None:
         num_blocks = {tensor.shape[0] for tensor in tensors}
         if len(num_blocks) != 1 or not all(tensor.is_contiguous() for tensor in tensors):

@@ -180,6 +180,28 @@ class Context {
     run_pieces(num_tensors, 1, bytes / 8, args, copy_tensors);
   }
 
+  // bounds: [num_blocks, num_heads, 2, head_dim]; shape: (rows, num_heads, group, head_dim, table_width, num_blocks, limit).
+  void select_blocks(const std::vector<int64_t>& shape, uintptr_t q, uintptr_t bounds, uintptr_t table, uintptr_t counts,
+                     uintptr_t out) {
+    const int64_t rows = shape[0], num_blocks = shape[5];
+    const SelectArgs args{at<const float>(q), shape[2], shape[3], shape[1], at<const bf16>(bounds),
+                          at<const int32_t>(table), shape[4], at<const int32_t>(counts), shape[6], at<int32_t>(out)};
+    int64_t cost = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t count = args.num_blocks[row];
+      if (args.limit < 2 || count <= args.limit || count > args.table_width) {
+        throw std::invalid_argument("row " + std::to_string(row) + " has " + std::to_string(count) + " blocks, of which " +
+                                    std::to_string(args.limit) + " cannot be chosen.");
+      }
+      for (int64_t b = 0; b < count; ++b) {
+        const int64_t id = args.table[row * args.table_width + b];
+        if (id < 0 || id >= num_blocks) throw std::invalid_argument("block " + std::to_string(id) + " is not in the store.");
+      }
+      cost += count * args.num_heads * args.group * args.head_dim / 16;
+    }
+    run_pieces(rows * args.num_heads, 1, cost, args, table_->select_blocks);
+  }
+
   void exponentials(uintptr_t x, uintptr_t exp2_out, uintptr_t exp_out, int64_t count) const {
     table_->exponentials(at<const float>(x), at<float>(exp2_out), at<float>(exp_out), count);
   }
@@ -249,6 +271,7 @@ NB_MODULE(_ext, m) {
       .def("qkv_write", &Context::qkv_write)
       .def("attend", &Context::attend)
       .def("copy_blocks", &Context::copy_blocks)
+      .def("select_blocks", &Context::select_blocks)
       .def("exponentials", &Context::exponentials);
 }
 

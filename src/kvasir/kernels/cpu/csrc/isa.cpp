@@ -2,6 +2,7 @@
 #include "attention.h"
 #include "qkv.h"
 #include "rows.h"
+#include "select.h"
 
 namespace kvasir::KVASIR_ISA {
 
@@ -17,7 +18,7 @@ static void exponentials(const float* x, float* exp2_out, float* exp_out, int64_
 #define TEXT(x) TEXT_OF(x)
 
 static const KernelTable table = {TEXT(KVASIR_ISA), norm_rows, add_norm_rows, add_product, rotate_rows,
-                                  swiglu_rows,      qkv_write, attend,        exponentials};
+                                  swiglu_rows,      qkv_write, attend,        select_blocks, exponentials};
 
 }  // namespace kvasir::KVASIR_ISA
 

@@ -159,6 +159,16 @@ struct AttendArgs {
   int32_t* pending;       // [num blocks][num_store_heads]: segments still to finish
 };
 
+struct SelectArgs {
+  const float* q;         // [R][num_heads][group][head_dim]
+  int64_t group, head_dim, num_heads;
+  const bf16* bounds;     // [blocks of the store][num_heads][2][head_dim]: the least of each channel, then the largest
+  const int32_t* table;   // [R, table_width]
+  int64_t table_width;
+  const int32_t* num_blocks;  // [R], each more than ``limit``
+  int64_t limit;          // at least 2
+  int32_t* out;           // [R][num_heads][limit]: block * num_heads + head
+};
 
 // Each function works on items [begin, end); what an item is stands behind it.
 struct KernelTable {
@@ -170,6 +180,7 @@ struct KernelTable {
   void (*swiglu_rows)(const RowsArgs&, int64_t begin, int64_t end, Scratch&);    // a row
   void (*qkv_write)(const QkvArgs&, int64_t begin, int64_t end, Scratch&);       // a token
   void (*attend)(const AttendArgs&, int64_t begin, int64_t end, Scratch&);       // a (unit, store head)
+  void (*select_blocks)(const SelectArgs&, int64_t begin, int64_t end, Scratch&);  // a (row, head)
   void (*exponentials)(const float* x, float* exp2_out, float* exp_out, int64_t count);
 };
 
