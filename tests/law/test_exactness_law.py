@@ -13,6 +13,7 @@ from kvasir.engine.config import CacheConfig, EngineConfig, WeightDtype
 from kvasir.engine.engine import Engine
 from kvasir.engine.flags import make_engine_config
 from kvasir.engine.memory import available_memory
+from kvasir.kv.format_pair import parse_pair
 from kvasir.models.config import load_config
 from kvasir.models.resolve import resolve_model
 from kvasir.text.tokenizer import Tokenizer
@@ -26,26 +27,30 @@ TEXT = (
 
 
 class Bench:
-    """Engines around one loaded model."""
+    """Engines around one loaded model, with a KV cache in ``kv_cache_dtype``."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, kv_cache_dtype: str) -> None:
         self.loaded = loaded
+        self.kv_cache_dtype = kv_cache_dtype
         tokenizer = Tokenizer.from_folder(loaded.folder.path)
         self.prompt = tuple(tokenizer.encode(TEXT * 4))
         self.others = [tuple(tokenizer.encode(f"{i} {TEXT[i:]}" * (1 + i % 3))) for i in range(15)]
 
     def pool_bytes(self, num_blocks: int) -> int:
-        return make_layout(self.loaded.model_config, CacheConfig()).groups[0].pool_bytes(num_blocks)
+        cache = CacheConfig(kv_cache_dtype=parse_pair(self.kv_cache_dtype))
+        return make_layout(self.loaded.model_config, cache).groups[0].pool_bytes(num_blocks)
 
     def engine(self, **flags) -> Engine:
-        config: EngineConfig = make_engine_config(**{"kv_cache_memory": "256MiB", "max_model_len": 1024, **flags})
+        defaults = {"kv_cache_memory": "256MiB", "max_model_len": 1024, "kv_cache_dtype": self.kv_cache_dtype}
+        config: EngineConfig = make_engine_config(**(defaults | flags))
         return Engine(build(self.loaded, config, available_memory()))
 
 
-@pytest.fixture(scope="module")
-def bench(demo_model) -> Bench:
+@pytest.fixture(scope="module", params=["int8", "bf16"])
+def bench(demo_model, request) -> Bench:
     folder = resolve_model("demo")
-    return Bench(load_model(folder, load_config(folder.path), WeightDtype.INT8, no_progress))
+    loaded = load_model(folder, load_config(folder.path), WeightDtype.INT8, no_progress)
+    return Bench(loaded, request.param)
 
 
 def run(engine: Engine, *requests: Request) -> dict[tuple[str, int], list[int]]:

@@ -162,11 +162,11 @@ def small_machine(monkeypatch):
 
 def test_a_log_of_our_own_server_is_predicted_again(tmp_path, small_machine):
     log = tmp_path / "serve.log"
-    log.write_text("KV cache: 2,912 blocks of 16 tokens = 46,592 tokens = 5.7 sequences of 8,192 tokens, 1.0 GiB\n")
+    log.write_text("KV cache: 5,482 blocks of 16 tokens = 87,712 tokens = 10.7 sequences of 8,192 tokens, 1.0 GiB\n")
     said = planned("demo", "--from-log", str(log))
     assert said["assumptions"]["engine"] == "kvasir"
     assert [(c["name"], c["is_exact"]) for c in said["log_comparisons"]] == [("tokens", True), ("concurrency", True)]
-    log.write_text("KV cache: 2,912 blocks of 16 tokens = 26,592 tokens = 3.2 sequences of 8,192 tokens, 1.0 GiB\n")
+    log.write_text("KV cache: 5,482 blocks of 16 tokens = 46,592 tokens = 5.7 sequences of 8,192 tokens, 1.0 GiB\n")
     assert [c["is_exact"] for c in planned("demo", "--from-log", str(log))["log_comparisons"]] == [False, False]
 
 
@@ -278,4 +278,4 @@ def test_this_machine_is_measured():
     assert said["assumptions"]["engine"] == "kvasir"
     assert said["chosen"]["device"]["memory_basis"] == "measured"
     assert said["chosen"]["device"]["bandwidth_bytes_per_s"] > 1e8
-    assert said["chosen"]["pool"]["num_bytes"] == (512 << 20) // 368_640 * 368_640
+    assert said["chosen"]["pool"]["num_bytes"] == (512 << 20) // 195_840 * 195_840

@@ -40,7 +40,7 @@ class DemoVariant:
         from kvasir.engine.engine import Engine
         from kvasir.engine.memory import available_memory
 
-        bytes_per_token = make_layout(loaded.model_config, base.cache).bytes_per_token
+        bytes_per_token = make_layout(loaded.model_config, base.cache, base.kernels).bytes_per_token
         memory = MemoryConfig(kv_cache_memory_bytes=round(self.pool_tokens * bytes_per_token))
         config = replace(
             base,

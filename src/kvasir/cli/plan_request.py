@@ -8,7 +8,7 @@ from kvasir.core.errors import ConfigError, KvasirError, ModelError
 from kvasir.engine.config import EngineConfig
 from kvasir.engine.flags import make_engine_config
 from kvasir.engine.memory import MemoryLimits, available_memory
-from kvasir.engine.pool_plan import effective_max_model_len
+from kvasir.engine.pool_plan import auto_kv_dtype, effective_max_model_len
 from kvasir.hardware.card import DeviceCard
 from kvasir.hardware.cards import device_cards, find_card, with_price
 from kvasir.hardware.this_machine import NAME as THIS_MACHINE
@@ -127,8 +127,11 @@ def _weights(asked: Asked, shape: ModelShape, engine: EngineName) -> WeightForma
 
 
 def _kv_dtypes(asked: Asked, engine: EngineName) -> dict[str, AnyDtype]:
-    text = asked.run.kv_cache_dtype or ("fp16" if engine is EngineName.LLAMA_CPP else "bf16")
     is_own = engine is EngineName.KVASIR
+    text = asked.run.kv_cache_dtype
+    if is_own and text in (None, "auto"):
+        text = auto_kv_dtype(own_flags(asked).kernels).k.value
+    text = text or ("fp16" if engine is EngineName.LLAMA_CPP else "bf16")
     k, v = find_pair(text, lambda name: find_dtype(name, is_own=is_own))
     return {"k_dtype": k, "v_dtype": v}
 

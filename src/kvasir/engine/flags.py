@@ -76,7 +76,8 @@ FLAGS: tuple[Flag, ...] = (
         section="KV cache",
         automatic="auto",
         choices=(*_choices(KVDtype), "k=...,v=..."),
-        help="How K and V are stored, both alike or apart as in k=int8,v=int4; auto is 16 bits.",
+        help="How K and V are stored, both alike or apart as in k=int8,v=int4; auto is int8 with the compiled kernels, "
+        "else bf16.",
     ),
     Flag(
         name="kv_retention",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from kvasir.core.errors import ConfigError
 from kvasir.engine.config import CacheConfig, EngineConfig
 from kvasir.engine.memory import MemoryLimits, MemoryNeeds, MemoryPlan, plan_memory, working_memory_bytes
+from kvasir.kernels.choice import KernelChoice
 from kvasir.kv.allocation import check_allocation
 from kvasir.kv.format_pair import FormatPair
 from kvasir.kv.format_spec import KVDtype
@@ -13,9 +14,6 @@ from kvasir.kv.layout import KVLayout
 from kvasir.kv.prompt_eviction import check_eviction
 from kvasir.kv.sparse_read import check_sparse_read
 from kvasir.models.config import ModelConfig
-
-AUTO_KV_DTYPE = FormatPair(k=KVDtype.BF16, v=KVDtype.BF16)
-"""What ``--kv-cache-dtype auto`` means: 16 bits, and the range of fp32, so that no model can overflow it."""
 
 LayoutChange = Callable[[KVLayout], KVLayout]
 """From the layout a configuration leads to, to another of the same model: how a measurement makes its controls."""
@@ -49,10 +47,10 @@ def plan_pool(
     max_model_len = effective_max_model_len(config, model)
     cache = replace(
         config.cache,
-        kv_cache_dtype=config.cache.kv_cache_dtype or AUTO_KV_DTYPE,
+        kv_cache_dtype=config.cache.kv_cache_dtype or auto_kv_dtype(config.kernels),
         kv_retention=config.cache.kv_retention.rounded(config.cache.block_size),
     )
-    layout = make_layout(model, cache)
+    layout = make_layout(model, cache, config.kernels)
     if alter_layout is not None:
         layout = alter_layout(layout)
     check_eviction(cache.eviction, layout, cache.allocation)
@@ -80,8 +78,15 @@ def check_cache(cache: CacheConfig) -> None:
     )
 
 
-def make_layout(model: ModelConfig, cache: CacheConfig) -> KVLayout:
-    formats = cache.kv_cache_dtype or AUTO_KV_DTYPE
+def auto_kv_dtype(kernels: KernelChoice) -> FormatPair:
+    """What ``--kv-cache-dtype auto`` means: int8 where attention runs on it in integers, which the compiled kernels do;
+    else 16 bits with the range of fp32, so that no model can overflow it."""
+    dtype = KVDtype.INT8 if kernels.is_compiled else KVDtype.BF16
+    return FormatPair(k=dtype, v=dtype)
+
+
+def make_layout(model: ModelConfig, cache: CacheConfig, kernels: KernelChoice = KernelChoice.AUTO) -> KVLayout:
+    formats = cache.kv_cache_dtype or auto_kv_dtype(kernels)
     return KVLayout.from_geometry(
         model.geometry,
         block_size=cache.block_size,

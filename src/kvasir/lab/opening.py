@@ -225,6 +225,6 @@ class _Shelf:
 
 
 def _pool_bytes(loaded: LoadedModel, config: EngineConfig) -> int:
-    layout = make_layout(loaded.model_config, config.cache)
+    layout = make_layout(loaded.model_config, config.cache, config.kernels)
     tokens = _POOL_SEQUENCES * (config.max_model_len or 0) + layout.block_size * _POOL_SEQUENCES
     return round(layout.bytes_per_token * tokens)
