@@ -33,7 +33,7 @@ def engine_settings(num_blocks: int, **settings: Any) -> dict[str, Any]:
     """An ``EngineConfig`` as JSON: the embedded model with a pool of exactly ``num_blocks`` blocks of 16 tokens."""
     cache = {
         "block_size": BLOCK_SIZE,
-        "kv_cache_dtype": "bf16",
+        "kv_cache_dtype": {"k": "bf16", "v": "bf16"},
         "memory": {"kv_cache_memory_bytes": num_blocks * DEMO_BLOCK_BYTES},
     }
     return {"model": "demo", "cache": cache | settings.pop("cache", {})} | settings

@@ -106,7 +106,7 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(induction_model, tmp_path
 @pytest.fixture(scope="module")
 def server(induction_model, measured):
     """Serves what the report measured and passed, and is told so."""
-    cache = ENGINE["cache"] | {"kv_cache_dtype": "bf16", "block_size": 32}
+    cache = ENGINE["cache"] | {"kv_cache_dtype": {"k": "bf16", "v": "bf16"}, "block_size": 32}
     engine = ENGINE | {"model": str(induction_model), "cache": cache}
     with running_server(engine, {"quality_report": str(measured[0])}) as live:
         yield live
