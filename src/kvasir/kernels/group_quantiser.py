@@ -32,9 +32,10 @@ def quantise_groups(rows: Tensor, group: int, feedback: Tensor | None = None) ->
     is_flat = scales < SMALLEST_ROW
     inverse = (1.0 / scales).masked_fill(is_flat, 0.0)
     scales = scales.masked_fill(is_flat, 0.0)
-    per_channel = [part[..., None].expand(groups.shape).flatten(-2) for part in (zeros, scales, inverse)]
-    codes = _codes(rows, *per_channel, feedback)
-    codes = codes.masked_fill(is_bad[..., None].expand(groups.shape).flatten(-2), 0.0)
+    each_zero, each_scale, each_inverse, is_lost = (
+        part[..., None].expand(groups.shape).flatten(-2) for part in (zeros, scales, inverse, is_bad)
+    )
+    codes = _codes(rows, each_zero, each_scale, each_inverse, feedback).masked_fill(is_lost, 0.0)
     zeros, scales = (part.masked_fill(is_bad, float("nan")).to(torch.bfloat16) for part in (zeros, scales))
     return codes.to(torch.uint8), scales, zeros
 
