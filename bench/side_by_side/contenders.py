@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvasir.engine.pool_plan import AUTO_KV_DTYPE
+from kvasir.kv.format_spec import KVDtype
 from side_by_side.places import environment_python, llama_server, model_file
 from side_by_side.wire import Settings
 from side_by_side.workloads import WORKLOADS, Workload
@@ -167,5 +169,6 @@ def _transformers() -> list[Contender]:
 
 
 def default_kv_bits(ours: Collection[int]) -> int:
-    """Of the KV format that ``--kv-cache-dtype auto`` takes with int8 weights on a CPU."""
-    return 16 if 16 in ours else max(ours, default=16)
+    """Of the KV format that ``--kv-cache-dtype auto`` takes; of another if that one was not measured."""
+    bits = 8 if AUTO_KV_DTYPE is KVDtype.INT8 else 16
+    return bits if bits in ours else max(ours, default=bits)
