@@ -110,7 +110,7 @@ def _llama_cpp() -> list[Contender]:
             kv=kv,
             kv_bits=kv_bits,
             weights=weights,
-            options={"flags": {}},
+            options={"flags": {}, "environment": {"GOMP_SPINCOUNT": "100000"}},
             leaves_out=leaves_out,
             once=once,
         )

@@ -68,7 +68,8 @@ async def open_program(settings: Settings) -> LlamaServer:
         **settings.options["flags"],
     }
     command = [settings.program, "--no-webui", *(str(part) for pair in flags.items() for part in pair)]
-    server = ServerProcess([*command, "--host", http_stream.HOST, "--port", str(port)], port, {})
+    command += ["--host", http_stream.HOST, "--port", str(port)]
+    server = ServerProcess(command, port, settings.options["environment"])
     await server.wait_until_up()
     return LlamaServer(server, has_prefix_cache=settings.has_prefix_cache, command=command)
 
