@@ -99,26 +99,28 @@ def _kvasir(kv: str, kv_bits: int) -> Contender:
 
 
 def _llama_cpp() -> list[Contender]:
-    def make(weights: str, kv: str, kv_bits: int, leaves_out: dict[str, str], once: dict[str, str]) -> Contender:
+    def make(weights: str, kv: str, leaves_out: dict[str, str], flags: dict[str, int], says: str = "") -> Contender:
         return Contender(
-            name=f"llama.cpp {weights} {kv} KV",
+            name=f"llama.cpp {weights} {kv} KV{says}",
             program="llama.cpp",
             module=f"{ADAPTERS}.llama_server",
             python=Path(sys.executable),
             executable=llama_server(),
             model=model_file(f"smollm2-{weights}.gguf"),
             kv=kv,
-            kv_bits=kv_bits,
+            kv_bits=8 if kv == "q8_0" else 16,
             weights=weights,
-            options={"flags": {}, "environment": {"GOMP_SPINCOUNT": "100000"}},
+            options={"flags": flags},
             leaves_out=leaves_out,
-            once=once,
+            once=_LLAMA_ONCE,
         )
 
+    one_thread = {"--threads": 1, "--threads-batch": usable_cores()}
     return [
-        make("q8_0", "f16", 16, {}, _LLAMA_ONCE),
-        make("q4_1", "f16", 16, _only("W1", "W2-4096", "W3"), _LLAMA_ONCE),
-        make("q8_0", "q8_0", 8, _only("W1", "W2-4096"), _LLAMA_ONCE),
+        make("q8_0", "f16", {}, {}),
+        make("q8_0", "f16", _only("W1"), one_thread, ", one thread"),
+        make("q4_1", "f16", _only("W1", "W2-4096", "W3"), {}),
+        make("q8_0", "q8_0", _only("W1", "W2-4096"), {}),
     ]
 
 

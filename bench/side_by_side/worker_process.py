@@ -10,8 +10,9 @@ from side_by_side.wire import Answer, Ask, Ready, Settings, from_line, to_line
 BENCH = Path(__file__).parents[1]
 START_PATIENCE_S = 300.0
 LARGEST_LINE = 1 << 24
-# They slow a current numpy down and are none of the programs' own choices.
-_NOT_INHERITED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS")
+# Choices of this machine or of ours, not the program's.  Kvasir sets the last one for itself on import, so it is in our
+# own environment: handed on, it makes another program three times slower.
+_NOT_INHERITED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
 
 class WorkerFailure(Exception):

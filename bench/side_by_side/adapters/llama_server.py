@@ -69,7 +69,7 @@ async def open_program(settings: Settings) -> LlamaServer:
     }
     command = [settings.program, "--no-webui", *(str(part) for pair in flags.items() for part in pair)]
     command += ["--host", http_stream.HOST, "--port", str(port)]
-    server = ServerProcess(command, port, settings.options["environment"])
+    server = ServerProcess(command, port, {})
     await server.wait_until_up()
     return LlamaServer(server, has_prefix_cache=settings.has_prefix_cache, command=command)
 
