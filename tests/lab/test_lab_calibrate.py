@@ -86,7 +86,7 @@ def test_refusals_are_one_sentence(induction_model: Path, tmp_path: Path) -> Non
     for arguments, complaint in (
         (("--budget", "0.01"), "is below the"),
         (("--budget", "2"), "--budget must be above 0 and at most 1"),
-        (("--kv-cache-dtype", "int9"), "there is no KV format 'int9'"),
+        (("--kv-cache-dtype", "int9"), "there is no format 'int9'"),
         (("--text", str(short)), "give a longer --text"),
         (("--text", str(tmp_path / "none.txt")), "cannot be read"),
     ):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kvasir.compression.damage import HeadOption, layer_damage, visible
+from kvasir.compression.damage import HeadOption, LayerFacts, layer_damage, visible
 from kvasir.compression.observer import LayerView
 from kvasir.compression.repetition import layer_scores, longest_period, repeated_tokens
 from kvasir.core.errors import ConfigError
@@ -36,7 +36,7 @@ def test_a_window_costs_what_it_hides() -> None:
     stream, of energy 4, by 2: a share of 1."""
     weight = 2.0 * torch.eye(16).expand(2, 16, 16)
     narrow, sunk, whole = option(windowed(sinks=0, window=16)), option(windowed(sinks=1, window=16)), option()
-    found = layer_damage(even_view(), weight, (whole, narrow, sunk), torch.tensor([47]))
+    found = layer_damage(even_view(), LayerFacts(output_weight=weight), (whole, narrow, sunk), torch.tensor([47]))
     assert found[narrow].tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
     assert found[sunk].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
     assert found[whole].tolist() == [0.0, 0.0]
@@ -47,7 +47,7 @@ def test_query_heads_of_a_kv_head_count_together() -> None:
     twice = LayerView(layer=0, q=view.q.repeat_interleave(2, 1), k=view.k, v=view.v, energy=view.energy)
     weight = 2.0 * torch.eye(16).expand(4, 16, 16)
     narrow = option(windowed(sinks=0, window=16))
-    found = layer_damage(twice, weight, (narrow,), torch.tensor([47]))[narrow]
+    found = layer_damage(twice, LayerFacts(output_weight=weight), (narrow,), torch.tensor([47]))[narrow]
     assert found.tolist() == pytest.approx([4.0, 0.0], abs=1e-6)
 
 
@@ -62,7 +62,7 @@ def test_a_format_costs_its_rounding() -> None:
     )
     weight = torch.eye(16).expand(2, 16, 16)
     eight, sixteen = option(dtype=KVDtype.INT8), option(dtype=KVDtype.BF16)
-    found = layer_damage(view, weight, (eight, sixteen), torch.arange(32, 64))
+    found = layer_damage(view, LayerFacts(output_weight=weight), (eight, sixteen), torch.arange(32, 64))
     assert 0.0 < float(found[sixteen]) < 1e-4
     assert 0.0 < float(found[eight]) < 1e-3
 
@@ -71,7 +71,7 @@ def test_the_models_own_window_hides_nothing_twice() -> None:
     """Under the model's own window of 16 the last query sees no token of block 0, whatever we keep."""
     weight = torch.eye(16).expand(2, 16, 16)
     narrow = option(windowed(sinks=0, window=16))
-    found = layer_damage(even_view(), weight, (narrow,), torch.tensor([47]), sliding(16))
+    found = layer_damage(even_view(), LayerFacts(output_weight=weight, own=sliding(16)), (narrow,), torch.tensor([47]))
     assert found[narrow].tolist() == [0.0, 0.0]
 
 

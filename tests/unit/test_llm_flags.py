@@ -62,6 +62,8 @@ CASES = [
     ("kv_retention", "window:sinks=4,window=1024", "cache.kv_retention", windowed(sinks=4, window=1024)),
     ("kv_retention", "Window:window=9", "cache.kv_retention", windowed(sinks=0, window=9)),
     ("kv_retention", windowed(sinks=1, window=2), "cache.kv_retention", windowed(sinks=1, window=2)),
+    ("head_profile", "some/profile.json", "cache.head_profile", "some/profile.json"),
+    ("head_profile", "none", "cache.head_profile", None),
     ("block_size", 32, "cache.block_size", 32),
     ("block_size", "64", "cache.block_size", 64),
     ("enable_prefix_caching", False, "cache.enable_prefix_caching", False),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kvasir.cli.options import OptionGroup, option
+from kvasir.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvasir.compression.calibrate import Recipe
@@ -59,9 +60,12 @@ def recipe_options() -> OptionGroup:
 
 def _recipe(given: Mapping[str, Any]) -> "Recipe":
     from kvasir.compression.calibrate import Recipe
-    from kvasir.compression.formats import parse_formats
+    from kvasir.kv.format_pair import parse_pair
 
     values = {name: value for name, value in given.items() if value is not None}
     if formats := values.pop("formats", None):
-        values["formats"] = tuple(parse_formats(text) for text in formats)
+        try:
+            values["formats"] = tuple(parse_pair(text) for text in formats)
+        except ValueError as error:
+            raise ConfigError(f"--kv-cache-dtype: {error}.") from None
     return Recipe(**values)

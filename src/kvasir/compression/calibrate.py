@@ -14,13 +14,12 @@ from kvasir.compression.profile import HeadProfile, HeadTable
 from kvasir.compression.repetition import RepetitionScores, longest_period, repeated_tokens, score_heads
 from kvasir.core.errors import ConfigError
 from kvasir.core.progress import Progress, no_progress
+from kvasir.formats.constants import KVConstants
+from kvasir.kv.format_pair import FormatPair
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.head_group import Head, HeadGroup, all_heads
 from kvasir.kv.retention import FULL, Retention, RetentionKind, windowed
 from kvasir.kv.spec import KVSpec
-
-Formats = tuple[KVDtype, KVDtype]
-"""(K, V)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class Recipe:
 
     budget: float = 0.35
     context: int = 8192
-    formats: tuple[Formats, ...] = ((KVDtype.INT8, KVDtype.INT8),)
+    formats: tuple[FormatPair, ...] = (FormatPair(k=KVDtype.INT8, v=KVDtype.INT8),)
     sinks: int = 4
     window: int = 1024
     induction_share: float = 0.14
@@ -58,14 +57,14 @@ class Recipe:
     def options(self) -> tuple[HeadOption, ...]:
         """FULL with every format, then WINDOW with every format; windows are fitted to whole blocks."""
         return tuple(
-            HeadOption(retention=rule.rounded(self.block_size), k_dtype=k_dtype, v_dtype=v_dtype)
+            HeadOption(retention=rule.rounded(self.block_size), k_dtype=formats.k, v_dtype=formats.v)
             for rule in self.rules
-            for k_dtype, v_dtype in self.formats
+            for formats in self.formats
         )
 
     def as_json(self) -> dict[str, Any]:
         data = asdict(self)
-        data["formats"] = [{"k": k_dtype.value, "v": v_dtype.value} for k_dtype, v_dtype in self.formats]
+        data["formats"] = [str(formats) for formats in self.formats]
         return data
 
 
@@ -84,7 +83,7 @@ class CalibrationInput:
 
 def calibrate(
     given: CalibrationInput, recipe: Recipe, progress: Progress = no_progress
-) -> tuple[HeadProfile, Mapping[str, Tensor]]:
+) -> tuple[HeadProfile, KVConstants]:
     """The profile, and the constants that belong to it.  Deterministic.  Raises ``ConfigError``."""
     model, config = given.model, given.model.config
     geometry = config.geometry
@@ -96,11 +95,16 @@ def calibrate(
     options = recipe.options()
     text = given.text[: min(recipe.text_tokens, context)]
     meter = DamageMeter(model, options, len(text))
-    collector = ConstantsCollector(geometry.num_layers, geometry.num_kv_heads, geometry.head_dim)
+    collector = ConstantsCollector(
+        geometry.num_layers,
+        geometry.num_kv_heads,
+        geometry.head_dim,
+        has_feedback=any(formats.k is KVDtype.INT4 for formats in recipe.formats),
+    )
 
     def see(view: LayerView) -> None:
-        meter.see(view)
         collector.see(view)
+        meter.see(view, collector.constants.of_layer(view.layer, tuple(range(geometry.num_kv_heads))))
 
     model.read(text, see, _staged("measure damage", progress))
     retrieval = retrieval_heads(scores, geometry.sliding_windows, recipe)
@@ -121,7 +125,7 @@ def calibrate(
         recipe={**recipe.as_json(), **facts, **shares, "retrieval_heads": [list(head) for head in retrieval]},
         scores=tables,
     )
-    return profile, collector.tensors
+    return profile, collector.constants
 
 
 def retrieval_heads(

@@ -1,6 +1,6 @@
 """Per-head vectors and scales that number formats want, measured on a text: means, extremes, the first token's rows."""
 
-from collections.abc import Mapping
+from dataclasses import fields
 
 import torch
 from safetensors.torch import load, save
@@ -8,6 +8,8 @@ from torch import Tensor
 
 from kvasir.compression.observer import LayerView
 from kvasir.core.errors import ConfigError
+from kvasir.formats.constants import KVConstants
+from kvasir.formats.feedback import key_feedback
 
 _LARGEST_E4M3 = 448.0
 _SCALE_MARGIN = 1.25
@@ -16,40 +18,52 @@ _SMALLEST_SCALE = 2.0**-60
 
 
 class ConstantsCollector:
-    """Its ``see`` takes every layer of one text (see ``observer``); then ``tensors`` gives, all fp32:
+    """Its ``see`` takes every layer of one text (see ``observer``); ``constants`` hold what has been seen so far.
 
-    k_center [L, Hkv, D]: mean of K after RoPE, which int4 takes off (exact under softmax)
-    k_sink, v_sink [L, Hkv, D]: K and V of the sequence's first token, where attention rests
-    k_scale, v_scale [L, Hkv]: value of one fp8 e4m3 unit that lets the largest magnitude seen fit
+    k_center is the mean of K after RoPE; k_sink and v_sink are K and V of the text's first token, attention's rest;
+    k_feedback comes from the second moment of the KV head's queries, where int4 K is to be made (``has_feedback``);
+    k_scale and v_scale let the largest magnitude seen fit into e4m3, with some room.
     """
 
-    def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int) -> None:
-        vectors = (num_layers, num_kv_heads, head_dim)
-        self.tensors = {
-            "k_center": torch.zeros(vectors),
-            "k_sink": torch.zeros(vectors),
-            "v_sink": torch.zeros(vectors),
-            "k_scale": torch.zeros(vectors[:2]),
-            "v_scale": torch.zeros(vectors[:2]),
-        }
+    def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int, *, has_feedback: bool) -> None:
+        heads, vectors = (num_layers, num_kv_heads), (num_layers, num_kv_heads, head_dim)
+        self._feedback = torch.zeros(*vectors, head_dim) if has_feedback else None
+        self.constants = KVConstants(
+            k_center=torch.zeros(vectors),
+            k_sink=torch.zeros(vectors),
+            v_sink=torch.zeros(vectors),
+            k_feedback=self._feedback,
+            k_scale=torch.ones(heads),
+            v_scale=torch.ones(heads),
+        )
+        self._found = named_constants(self.constants)
 
     def see(self, view: LayerView) -> None:
-        layer = view.layer
-        self.tensors["k_center"][layer] = view.k.double().mean(dim=0).float()
+        layer, found = view.layer, self._found
+        found["k_center"][layer] = view.k.double().mean(dim=0).float()
         for name, rows in (("k", view.k), ("v", view.v)):
-            self.tensors[f"{name}_sink"][layer] = rows[0]
+            found[f"{name}_sink"][layer] = rows[0]
             largest = rows.abs().amax(dim=(0, 2)) * (_SCALE_MARGIN / _LARGEST_E4M3)
-            self.tensors[f"{name}_scale"][layer] = largest.clamp_min(_SMALLEST_SCALE)
+            found[f"{name}_scale"][layer] = largest.clamp_min(_SMALLEST_SCALE)
+        if self._feedback is not None:
+            grouped = view.q.double().unflatten(1, (view.k.shape[1], -1)).transpose(0, 1).flatten(1, 2)
+            self._feedback[layer] = key_feedback(grouped.mT @ grouped)
 
 
-def constants_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+def named_constants(constants: KVConstants) -> dict[str, Tensor]:
+    """Those that there are, by name."""
+    every = {entry.name: getattr(constants, entry.name) for entry in fields(constants)}
+    return {name: tensor for name, tensor in every.items() if tensor is not None}
+
+
+def constants_to_bytes(constants: KVConstants) -> bytes:
     """A safetensors file, tensors in order of their names."""
-    return save({name: tensors[name].contiguous() for name in sorted(tensors)})
+    return save({name: tensor.contiguous() for name, tensor in sorted(named_constants(constants).items())})
 
 
-def constants_from_bytes(data: bytes) -> dict[str, Tensor]:
-    """Raises ``ConfigError`` when ``data`` is no safetensors file."""
+def constants_from_bytes(data: bytes) -> KVConstants:
+    """Raises ``ConfigError`` when ``data`` is no safetensors file, or has a constant that nobody knows."""
     try:
-        return load(data)
+        return KVConstants(**load(data))
     except Exception as error:
         raise ConfigError(f"The calibrated constants cannot be read ({error}); make the profile anew.") from None

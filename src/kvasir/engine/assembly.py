@@ -88,9 +88,11 @@ def build(
 ) -> EngineParts:
     """An engine's parts around a loaded model.  ``limits`` are those from before the weights were loaded.
 
-    ``constants`` are what calibration found out about the model's heads; fp8 cannot do without.
+    ``constants`` are what calibration found out about the model's heads, None for those of the head profile, if any;
+    fp8 cannot do without.
 
     ``wrap_kernels`` and ``alter_layout`` are for measurements; what serves goes without."""
+    from kvasir.engine.head_constants import profile_constants
     from kvasir.engine.runner import ModelRunner
     from kvasir.formats.store import KVStore
     from kvasir.kernels.select import make_kernels
@@ -102,6 +104,8 @@ def build(
     plan = plan_pool(model_config, config, loaded.weights.num_bytes, limits, alter_layout)
     config = replace(plan.config, threads=threads)
     layout, memory = plan.layout, plan.memory
+    if constants is None:
+        constants = profile_constants(config.cache, loaded.model_digest)
     if constants is not None:
         layout = replace(layout, constants_digest=constants.digest(layout))
     store = KVStore(layout, memory.num_blocks, constants)

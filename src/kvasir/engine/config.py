@@ -34,11 +34,12 @@ class CacheConfig:
     that every query reads all it sees.
 
     ``kv_retention`` (FULL or WINDOW) is for layers without a window of their own; the pool plan rounds it to whole
-    blocks."""
+    blocks.  ``head_profile``, a file or 'default', says it for every head instead of both."""
 
     block_size: int = 16
     kv_cache_dtype: FormatPair | None = None
     kv_retention: Retention = FULL
+    head_profile: str | None = None
     enable_prefix_caching: bool = True
     allocation: AllocationKind = AllocationKind.PAGED
     eviction: EvictionRule | None = None

@@ -89,6 +89,15 @@ FLAGS: tuple[Flag, ...] = (
         "others are given back. Layers with a window of their own keep that.",
     ),
     Flag(
+        name="head_profile",
+        path="cache.head_profile",
+        kind=FlagKind.TEXT,
+        section="KV cache",
+        automatic="none",
+        help="A file of `kvasir calibrate` that says for every head what it keeps and how, in the place of "
+        "--kv-cache-dtype and --kv-retention; 'default' is that of the embedded model.",
+    ),
+    Flag(
         name="block_size",
         path="cache.block_size",
         kind=FlagKind.CHOICE,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from kvasir.core.errors import ConfigError
 from kvasir.engine.config import CacheConfig, EngineConfig
+from kvasir.engine.head_profile import profile_of
 from kvasir.engine.memory import MemoryLimits, MemoryNeeds, MemoryPlan, plan_memory, working_memory_bytes
 from kvasir.kernels.choice import KernelChoice
 from kvasir.kv.allocation import check_allocation
@@ -45,11 +46,13 @@ def plan_pool(
     """
     check_cache(config.cache)
     max_model_len = effective_max_model_len(config, model)
-    cache = replace(
-        config.cache,
-        kv_cache_dtype=config.cache.kv_cache_dtype or auto_kv_dtype(config.kernels),
-        kv_retention=config.cache.kv_retention.rounded(config.cache.block_size),
-    )
+    cache = config.cache
+    if cache.head_profile is None:
+        cache = replace(
+            cache,
+            kv_cache_dtype=cache.kv_cache_dtype or auto_kv_dtype(config.kernels),
+            kv_retention=cache.kv_retention.rounded(cache.block_size),
+        )
     layout = make_layout(model, cache, config.kernels)
     if alter_layout is not None:
         layout = alter_layout(layout)
@@ -73,9 +76,9 @@ def plan_pool(
 
 def check_cache(cache: CacheConfig) -> None:
     """Refuse before the model is loaded what the manager would refuse after."""
-    check_allocation(
-        cache.allocation, enable_prefix_caching=cache.enable_prefix_caching, retentions=[cache.kv_retention]
-    )
+    profile = profile_of(cache)
+    retentions = [cache.kv_retention] if profile is None else [group.retention for group in profile.groups]
+    check_allocation(cache.allocation, enable_prefix_caching=cache.enable_prefix_caching, retentions=retentions)
 
 
 def auto_kv_dtype(kernels: KernelChoice) -> FormatPair:
@@ -86,6 +89,10 @@ def auto_kv_dtype(kernels: KernelChoice) -> FormatPair:
 
 
 def make_layout(model: ModelConfig, cache: CacheConfig, kernels: KernelChoice = KernelChoice.AUTO) -> KVLayout:
+    """Raises ``ConfigError`` when a head profile cannot be read or is for other heads."""
+    profile = profile_of(cache)
+    if profile is not None:
+        profile.check_geometry(model.geometry)
     formats = cache.kv_cache_dtype or auto_kv_dtype(kernels)
     return KVLayout.from_geometry(
         model.geometry,
@@ -94,6 +101,7 @@ def make_layout(model: ModelConfig, cache: CacheConfig, kernels: KernelChoice = 
         v_dtype=formats.v,
         retention=cache.kv_retention,
         has_bounds=cache.sparse_read is not None,
+        head_groups=None if profile is None else profile.groups,
     )
 
 

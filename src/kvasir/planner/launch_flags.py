@@ -92,8 +92,11 @@ def _kvasir(request: PlanRequest, instance: Instance, capacity: Capacity) -> lis
     words = ["kvasir", "serve", own.engine.model]
     words += ["--max-model-len", str(instance.own.max_model_len)]
     words += ["--kv-cache-memory", str(instance.pool.num_bytes)]
-    words += ["--kv-cache-dtype", str(instance.own.config.cache.kv_cache_dtype)]
-    words += ["--kv-retention", str(instance.own.config.cache.kv_retention)]
+    cache = instance.own.config.cache
+    if cache.head_profile is not None:
+        words += ["--head-profile", cache.head_profile]
+    else:
+        words += ["--kv-cache-dtype", str(cache.kv_cache_dtype), "--kv-retention", str(cache.kv_retention)]
     words += ["--block-size", str(instance.pool.block_size)]
     words += ["--max-num-seqs", str(own.engine.scheduler.max_num_seqs)]
     words += ["--max-num-batched-tokens", str(own.engine.scheduler.max_num_batched_tokens)]
