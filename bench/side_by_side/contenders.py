@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvasir.engine.pool_plan import AUTO_KV_DTYPE
+from kvasir.engine.pool_plan import auto_kv_dtype
+from kvasir.kernels.choice import KernelChoice
 from kvasir.kv.format_spec import KVDtype
 from side_by_side.places import environment_python, llama_server, model_file
 from side_by_side.wire import Settings
@@ -172,5 +173,5 @@ def _transformers() -> list[Contender]:
 
 def default_kv_bits(ours: Collection[int]) -> int:
     """Of the KV format that ``--kv-cache-dtype auto`` takes; of another if that one was not measured."""
-    bits = 8 if AUTO_KV_DTYPE is KVDtype.INT8 else 16
+    bits = 8 if auto_kv_dtype(KernelChoice.AUTO).k is KVDtype.INT8 else 16
     return bits if bits in ours else max(ours, default=bits)

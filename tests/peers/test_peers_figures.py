@@ -9,6 +9,7 @@ import pytest
 
 from kvasir.claims.result_file import Better
 from side_by_side import records
+from side_by_side.contenders import default_kv_bits
 from side_by_side.figures import agreement, ratio_to_best
 from side_by_side.records import Failure, Record
 from side_by_side.wire import Answer
@@ -131,3 +132,9 @@ def test_decode_rate_counts_what_is_decoded_together() -> None:
     figures, asked = play("W7")
     assert len(asked) == 16 and asked[:8] == asked[8:]
     assert figures["decode_tokens_per_s"] == pytest.approx(8 * 1000, rel=0.1)
+
+
+def test_claims_follow_the_measured_setting() -> None:
+    both = default_kv_bits([16, 8])
+    assert both in (8, 16) and default_kv_bits([both]) == both
+    assert default_kv_bits([24 - both]) == 24 - both  # the other one, where only that was measured
