@@ -119,7 +119,7 @@ def _llama_cpp() -> list[Contender]:
     one_thread = {"--threads": 1, "--threads-batch": usable_cores()}
     return [
         make("q8_0", "f16", {}, {}),
-        make("q8_0", "f16", _only("W1"), one_thread, ", one thread"),
+        make("q8_0", "f16", _only("W1"), one_thread, " 1 thread"),
         make("q4_1", "f16", _only("W1", "W2-4096", "W3"), {}),
         make("q8_0", "q8_0", _only("W1", "W2-4096"), {}),
     ]
