@@ -63,6 +63,9 @@ def _memory(cell: Any, done: Sequence[Record], names: Sequence[str]) -> None:
 
 
 def _bars(cell: Any, values: dict[str, float], title: str, *, more_is_better: bool) -> None:
+    if not values:
+        cell.set_visible(False)
+        return
     cell.set_title(title, fontsize=10)
     peers = [name for name in values if not contenders()[name].is_kvasir]
     best = (max if more_is_better else min)(peers, key=lambda name: values[name]) if peers else None
