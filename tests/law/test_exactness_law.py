@@ -46,7 +46,7 @@ class Bench:
         return Engine(build(self.loaded, config, available_memory()))
 
 
-@pytest.fixture(scope="module", params=["int8", "bf16"])
+@pytest.fixture(scope="module", params=["int8", "int4", "bf16"])
 def bench(demo_model, request) -> Bench:
     folder = resolve_model("demo")
     loaded = load_model(folder, load_config(folder.path), WeightDtype.INT8, no_progress)

@@ -1,6 +1,7 @@
 """Shapes of foreign models: parameters against transformers and published counts, caches against what is known."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from kvasir.planner.kv_groups import (
     StoreDtype,
     StoreFormat,
     bytes_per_token,
+    find_any_dtype,
     find_dtype,
+    find_pair,
     heads_per_device,
     held_bytes,
     kv_groups,
@@ -179,6 +182,26 @@ def test_names_of_formats():
         find_dtype("int3")
     with pytest.raises(ConfigError, match="known are fp32, bf16, fp16"):
         find_dtype("q8_0", is_own=True)
+
+
+def test_a_pair_is_written_in_three_ways():
+    for text in ("q8_0,q4_0", "k=q8_0,v=q4_0", "v=q4_0, k=q8_0"):
+        assert find_pair(text, find_dtype) == (StoreDtype.Q8_0, StoreDtype.Q4_0)
+    assert find_pair("auto", find_dtype) == (KVDtype.BF16, KVDtype.BF16)
+    for text in ("k=q8_0", "q8_0,q4_0,q4_0", "k=q8_0,k=q4_0", ",", "k=,v=q8_0"):
+        with pytest.raises(ConfigError, match="k=FORMAT,v=FORMAT"):
+            find_pair(text, find_dtype)
+
+
+def test_where_no_engine_runs_yet_our_formats_count_too():
+    assert find_pair("k=int8,v=int4", find_any_dtype) == (KVDtype.INT8, KVDtype.INT4)
+    assert find_pair("k=fp8,v=q4_0", find_any_dtype) == (StoreDtype.FP8, StoreDtype.Q4_0)
+    with pytest.raises(ConfigError, match="There is no KV format 'int3'"):
+        find_any_dtype("int3")
+    groups = kv_groups(card("llama-3.1-8b"), StoreFormat(k_dtype=KVDtype.INT8, v_dtype=KVDtype.INT4))
+    assert bytes_per_token(groups) == 32 * 8 * (128 + 4 + 64 + 8)
+    with pytest.raises(ConfigError, match="int4 does not take rows of 80"):
+        replace(groups[0], k_dim=80, k_dtype=KVDtype.INT4).tile_tensors  # noqa: B018
 
 
 def test_llama_cpp_formats_need_rows_of_32():
