@@ -73,7 +73,7 @@ LAYOUTS: dict[str, Callable[[KVLayout], KVLayout] | None] = {WHOLE: None, BY_HEA
 
 
 def open_engine(loaded: LoadedModel, limits: MemoryLimits, setting: str, **flags: object) -> Engine:
-    config = make_engine_config(max_model_len=PROMPT + CHAT_OUTPUT, **flags)  # type: ignore[arg-type]
+    config = make_engine_config(max_model_len=PROMPT + CHAT_OUTPUT, kv_cache_dtype="bf16", **flags)  # type: ignore[arg-type]
     return Engine(build(loaded, config, limits, alter_layout=LAYOUTS[setting]))
 
 

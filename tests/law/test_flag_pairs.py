@@ -41,6 +41,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"kv_retention": WINDOW},
     {"kv_eviction": EVICTION},
     {"kv_allocation": "contiguous", "enable_prefix_caching": False},
+    {"kv_sparse_read": "blocks=3"},
     {"enable_prefix_caching": False},
     *({"kv_cache_dtype": dtype.value} for dtype in KVDtype),
     {"block_size": "32"},
@@ -51,7 +52,12 @@ SETTINGS: list[dict[str, Any]] = [
     {"kernels": "reference"},
     {"threads": 1},
 ]
-REFUSED = [{"kv_retention", "kv_eviction"}, {"kv_retention", "kv_allocation"}, {"kv_eviction", "kv_allocation"}]
+REFUSED = [
+    {"kv_retention", "kv_eviction"},
+    {"kv_retention", "kv_allocation"},
+    {"kv_retention", "kv_sparse_read"},
+    {"kv_eviction", "kv_allocation"},
+]
 PAIRS = [
     pair
     for pair in itertools.combinations(SETTINGS, 2)
