@@ -86,6 +86,22 @@ def test_the_decode_step_asks_for_the_eviction_that_found_no_room():
     audit(manager)
 
 
+def test_a_slot_that_is_there_already_does_not_let_a_token_past_the_eviction():
+    """The prompt's last block has room for the next token, but that token belongs behind what is kept."""
+    manager = make_manager(num_blocks=12, max_model_len=256, chunk=256, eviction=HALF)
+    first, second = make_sequence(1, range(161)), make_sequence(2, range(161))
+    run_to_computed(manager, first)
+    assert run_to_computed(manager, second) == 160
+    assert not manager.evict(first)
+    first.token_ids.append(7)
+    assert not manager.is_ready(first)
+    assert manager.reserve(first, 1) is None
+    manager.release(second)
+    assert manager.reserve(first, 1) is not None
+    assert (first.num_evicted_tokens, len(manager.sequences[1].tables[0])) == (80, 6)
+    audit(manager)
+
+
 def test_siblings_share_what_was_kept():
     manager = make_manager(num_blocks=32, eviction=HALF)
     parent, child = make_sequence(1, range(150)), make_sequence(2, range(150))
