@@ -1,6 +1,7 @@
 """A worker whose program counts: each output token is the sum of the prompt and a running number.
 
-Prompts that begin with 666 fail, those that begin with 667 come out short, 668 ends the process, 669 is slow.
+Prompts that begin with 666 fail, those that begin with 667 come out short, 668 ends the process, 669 is slow, 670 takes a
+minute.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ class Counter:
         if prompt[0] == 668:
             print("I leave", flush=True)
             os._exit(3)
-        await asyncio.sleep(0.3 if prompt[0] == 669 else 0)
+        await asyncio.sleep({669: 0.3, 670: 60.0}.get(prompt[0], 0.0))
         count = num_output - (prompt[0] == 667)
         token_ids = [sum(prompt) + i for i in range(count)]
         return Answer(number=0, sent_s=sent_s, times_s=[time.monotonic()] * count, token_ids=token_ids, num_cached=7)

@@ -108,3 +108,16 @@ def test_a_worker_that_does_not_start_says_why(tmp_path: Path) -> None:
 
     with pytest.raises(WorkerFailure, match="did not start: no such KV format"):
         with_worker(tmp_path, use, kv="none")
+
+
+def test_a_worker_whose_bench_is_gone_ends_with_work_in_hand(tmp_path: Path) -> None:
+    async def use(worker: WorkerProcess) -> None:
+        slow = asyncio.create_task(worker.ask([670], 1))
+        await asyncio.sleep(0.1)
+        started_s = time.monotonic()
+        await worker.close()
+        assert time.monotonic() - started_s < 10
+        with pytest.raises(WorkerFailure, match="ended early"):
+            await slow
+
+    with_worker(tmp_path, use)

@@ -42,8 +42,6 @@ def run(opener: Opener) -> None:
     """The worker's main: settings are the only argument; ends when standard input does."""
     lines = _own_stdout()
     asyncio.run(_serve(opener, Settings.from_argument(sys.argv[1]), lines))
-    # Programs that live in this process may hold threads that never end.
-    os._exit(0)
 
 
 def _own_stdout() -> int:
@@ -65,9 +63,12 @@ async def _serve(opener: Opener, settings: Settings, lines: int) -> None:
         await _answer_all(program, lines)
     finally:
         await program.close()
+    # Programs that live in this process may hold threads that never end.
+    os._exit(0)
 
 
 async def _answer_all(program: Program, lines: int) -> None:
+    """Until the bench closes our input; what it still waited for then, if it died, is dropped."""
     asks: asyncio.Queue[Ask | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     threading.Thread(target=_read_asks, args=(loop, asks), daemon=True).start()
@@ -76,7 +77,8 @@ async def _answer_all(program: Program, lines: int) -> None:
         task = asyncio.create_task(_answer(program, ask, lines))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-    await asyncio.gather(*tasks)
+    for task in tasks:
+        task.cancel()
 
 
 async def _answer(program: Program, ask: Ask, lines: int) -> None:
