@@ -1,7 +1,7 @@
 """A worker whose program counts: each output token is the sum of the prompt and a running number.
 
-Prompts that begin with 666 fail, those that begin with 667 come out short, 668 ends the process, 669 is slow, 670 takes a
-minute.
+Prompts that begin with 666 fail, those that begin with 667 come out short, 668 ends the process, 669 is slow, 670 takes
+a minute.
 """
 
 import asyncio
