@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from lab_models import IDLE_HEAD, RETRIEVAL_HEAD
 
+from kvasir.compression.constants import constants_from_bytes, named_constants
 from kvasir.compression.profile_file import constants_bytes, load_profile
-from kvasir.kv.retention import RetentionKind
+from kvasir.kv.format_spec import KVDtype
+from kvasir.kv.retention import FULL, RetentionKind
 from kvasir.models.digest import model_digest
 
 
@@ -68,6 +70,22 @@ def test_calibrating_twice_gives_the_same_files(profile_file: Path, induction_mo
     assert done.returncode == 0, done.stderr
     assert again.read_bytes() == profile_file.read_bytes()
     assert constants_bytes(load_profile(str(again))) == constants_bytes(load_profile(str(profile_file)))
+
+
+def test_formats_alone(induction_model: Path, tmp_path: Path) -> None:
+    """Under a budget between 4 and 8 bits a head that does something gets 8, no idle one, and all keep all tokens."""
+    path = tmp_path / "formats.json"
+    done = run(
+        *("calibrate", str(induction_model), "--window", "0", "--budget", "0.36", "--threads", "1"),
+        *("--kv-cache-dtype", "int4", "--kv-cache-dtype", "int8", "--output", str(path)),
+    )
+    assert done.returncode == 0, done.stderr
+    profile = load_profile(str(path))
+    assert {group.retention for group in profile.groups} == {FULL}
+    four, eight = profile.groups
+    assert (four.k_dtype, eight.k_dtype) == (KVDtype.INT4, KVDtype.INT8)
+    assert set(eight.heads) <= {(0, 0), RETRIEVAL_HEAD}
+    assert set(named_constants(constants_from_bytes(constants_bytes(profile) or b""))) >= {"k_feedback", "v_sink"}
 
 
 def test_show(profile_file: Path, tmp_path: Path) -> None:

@@ -34,7 +34,14 @@ def recipe_options() -> OptionGroup:
                 help="A format to choose from, as int8 or k=int8,v=int4; repeat. [default: int8]",
             ),
             option("sinks", int, "--sinks", help="First tokens that windowed heads keep.", default=4, min=0),
-            option("window", int, "--window", help="Last tokens that windowed heads keep.", default=1024, min=1),
+            option(
+                "window",
+                int,
+                "--window",
+                help="Last tokens that windowed heads keep; 0: every head keeps all, and only formats are chosen.",
+                default=1024,
+                min=0,
+            ),
             option(
                 "induction_share",
                 float,

@@ -51,11 +51,11 @@ class Recipe:
 
     @property
     def rules(self) -> tuple[Retention, ...]:
-        """FULL and WINDOW, as asked for."""
-        return FULL, windowed(sinks=self.sinks, window=self.window)
+        """FULL and, unless ``window`` is 0, WINDOW, as asked for."""
+        return (FULL, windowed(sinks=self.sinks, window=self.window)) if self.window else (FULL,)
 
     def options(self) -> tuple[HeadOption, ...]:
-        """FULL with every format, then WINDOW with every format; windows are fitted to whole blocks."""
+        """Each of ``rules`` with every format; windows are fitted to whole blocks."""
         return tuple(
             HeadOption(retention=rule.rounded(self.block_size), k_dtype=formats.k, v_dtype=formats.v)
             for rule in self.rules
