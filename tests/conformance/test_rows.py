@@ -204,3 +204,8 @@ def test_exponentials_stay_within_their_ulps(each_isa: CpuKernels) -> None:
     assert exp[0].isnan()
     assert exp2[1:].tolist() == [0.0, 0.0, 0.0, 1.0, 1.0]
     assert probe(torch.tensor([float("inf"), 1000.0]))[1].tolist() == [float("inf")] * 2
+
+
+def test_the_peak_is_a_peak(each_isa: CpuKernels) -> None:
+    """More than any kernel gets, and of the order of what a core of this century does: wider vectors do more."""
+    assert 5e8 < each_isa.fma_ops_per_s() < 1e13

@@ -206,6 +206,11 @@ class Context {
     table_->exponentials(at<const float>(x), at<float>(exp2_out), at<float>(exp_out), count);
   }
 
+  int64_t multiply_adds(int64_t rounds) const {
+    float sums[16];
+    return table_->multiply_adds(rounds, sums);
+  }
+
  private:
   // About what one core does in ten microseconds: less is not worth waking anybody, or giving the GIL away.
   static constexpr int64_t SMALL = 16384;
@@ -272,7 +277,8 @@ NB_MODULE(_ext, m) {
       .def("attend", &Context::attend)
       .def("copy_blocks", &Context::copy_blocks)
       .def("select_blocks", &Context::select_blocks)
-      .def("exponentials", &Context::exponentials);
+      .def("exponentials", &Context::exponentials)
+      .def("multiply_adds", &Context::multiply_adds);
 }
 
 }  // namespace

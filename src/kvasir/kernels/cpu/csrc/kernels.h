@@ -182,6 +182,7 @@ struct KernelTable {
   void (*attend)(const AttendArgs&, int64_t begin, int64_t end, Scratch&);       // a (unit, store head)
   void (*select_blocks)(const SelectArgs&, int64_t begin, int64_t end, Scratch&);  // a (row, head)
   void (*exponentials)(const float* x, float* exp2_out, float* exp_out, int64_t count);
+  int64_t (*multiply_adds)(int64_t rounds, float* out);
 };
 
 const KernelTable* kernels_plain();
