@@ -67,13 +67,13 @@ def plan_instance(request: PlanRequest, card: DeviceCard, num_devices: int) -> I
 
 
 def store_format(request: PlanRequest, tensor_parallel: int) -> StoreFormat:
-    is_own = request.settings.engine is EngineName.KVASIR and request.own is not None
+    own = request.own if request.settings.engine is EngineName.KVASIR else None
     return StoreFormat(
         k_dtype=request.k_dtype,
         v_dtype=request.v_dtype,
         block_size=request.settings.block_size or DEFAULT_BLOCK[request.settings.engine],
         tensor_parallel=tensor_parallel,
-        retention=request.own.engine.cache.kv_retention if is_own else FULL,
+        retention=FULL if own is None else own.engine.cache.kv_retention,
     )
 
 
