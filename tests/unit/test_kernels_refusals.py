@@ -65,7 +65,7 @@ def test_threads_are_shared_with_torch_unless_asked_otherwise() -> None:
     assert not CpuKernels(1).shares_torch_threads
     assert not CpuKernels(2, own_threads=True).shares_torch_threads
     if "OpenMP" in torch.__config__.parallel_info().split("ATen parallel backend:")[1]:
-        assert CpuKernels(2).shares_torch_threads
+        assert CpuKernels(2, own_threads=False).shares_torch_threads
 
 
 @pytest.mark.parametrize(

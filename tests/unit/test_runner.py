@@ -240,3 +240,27 @@ def test_the_runner_needs_to_know_the_longest_sequence(llama):
     runner = make_runner(llama)
     with pytest.raises(ValueError, match="max_model_len"):
         ModelRunner(runner._decoder, runner._store, replace(EngineConfig(), max_model_len=None))
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("weight_dtype", [WeightDtype.INT8, WeightDtype.FP32])
+def test_tokens_taken_without_logits_are_those_taken_from_them(llama, kernels, weight_dtype):
+    """Half of the sequences want log-probabilities, which need the logits; the others need only the best token."""
+    options = {"kernels": kernels, "weight_dtype": weight_dtype}
+    wanting = replace(GREEDY, logprobs=0)
+    prompts = [prompt_of(9 + 3 * i, seed=i) for i in range(4)]
+    alone = [
+        [generate_alone(llama, prompt, 6, sampling, **options) for prompt in prompts] for sampling in (GREEDY, wanting)
+    ]
+    assert alone[0] == alone[1]
+
+    driver = Driver(make_runner(llama, **options))
+    streams = [
+        Stream(i, prompt, list(range(10 * i, 10 * i + 4)), wanting if i % 2 else GREEDY)
+        for i, prompt in enumerate(prompts)
+    ]
+    driver.step([stream.row(len(stream.tokens)) for stream in streams], starts=tuple(streams))
+    for _ in range(5):
+        result = driver.step([stream.row(1) for stream in streams])
+        assert [token.logprobs is not None for token in result.tokens] == [False, True, False, True]
+    assert [stream.output for stream in streams] == alone[0]

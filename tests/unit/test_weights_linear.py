@@ -23,8 +23,8 @@ def test_integers_are_exact(num_rows: int, in_features: int, out_features: int) 
     generator = torch.Generator().manual_seed(num_rows)
     codes = torch.randint(-127, 128, (out_features, in_features), dtype=torch.int8, generator=generator)
     rows = torch.randint(-127, 128, (num_rows, in_features), dtype=torch.int8, generator=generator)
-    linear = Int8Linear(codes, torch.ones(out_features), None, rotation=0)
-    product = linear(Rows(rows, torch.ones(num_rows)), Scratch())
+    linear = Int8Linear(KERNELS.pack(codes), torch.ones(out_features), None, rotation=0)
+    product = linear(Rows(rows, torch.ones(num_rows)), Scratch(), KERNELS)
     assert product.data.dtype is torch.int32
     assert torch.equal(product.data.long(), rows.long() @ codes.long().T)
 
@@ -40,7 +40,7 @@ def test_the_rotation_cancels_and_helps(in_features: int) -> None:
     errors = {}
     for max_rotation in (0, 512):
         linear = make_linear_maker(WeightDtype.INT8, KERNELS, max_rotation)(weight, bias)
-        product = linear(KERNELS.rotate_rows(x, linear.style), Scratch())
+        product = linear(KERNELS.rotate_rows(x, linear.style), Scratch(), KERNELS)
         errors[max_rotation] = ((values(product) - exact).norm() / exact.norm()).item()
         assert linear.style.rotation == (0 if max_rotation == 0 else in_features & -in_features)
     assert errors[512] < 0.015
@@ -51,7 +51,7 @@ def test_a_broken_row_stays_alone() -> None:
     linear = make_linear_maker(WeightDtype.INT8, KERNELS)(torch.randn(8, 16), None)
     x = torch.randn(3, 16)
     x[1, 4] = float("inf")
-    result = values(linear(KERNELS.rotate_rows(x, linear.style), Scratch()))
+    result = values(linear(KERNELS.rotate_rows(x, linear.style), Scratch(), KERNELS))
     assert result[1].isnan().all()
     assert result[[0, 2]].isfinite().all()
 
@@ -63,11 +63,11 @@ def test_floats(weight_dtype: WeightDtype, tolerance: float) -> None:
     x = torch.randn(5, 12, generator=generator)
     linear = make_linear_maker(weight_dtype, KERNELS)(weight, bias)
     assert linear.style == RowStyle(is_quantised=False)
-    product = linear(Rows(x), Scratch())
+    product = linear(Rows(x), Scratch(), KERNELS)
     assert product.data.dtype is torch.float32
     torch.testing.assert_close(values(product), x @ weight.T + bias, atol=tolerance, rtol=tolerance)
     weight.zero_()
-    torch.testing.assert_close(linear(Rows(x), Scratch()).data, product.data)
+    torch.testing.assert_close(linear(Rows(x), Scratch(), KERNELS).data, product.data)
 
 
 def test_scratch_is_one_buffer() -> None:

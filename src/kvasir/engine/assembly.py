@@ -109,7 +109,8 @@ def build(
     if constants is not None:
         layout = replace(layout, constants_digest=constants.digest(layout))
     store = KVStore(layout, memory.num_blocks, constants)
-    kernels = make_kernels(config.kernels, threads)
+    own_threads = None if loaded.weight_dtype is WeightDtype.INT8 else False
+    kernels = make_kernels(config.kernels, threads, own_threads=own_threads)
     if wrap_kernels is not None:
         kernels = wrap_kernels(kernels, store)
     computation = computation_digest(

@@ -42,8 +42,7 @@ class ModelRunner:
         started_s = time.perf_counter()
         inputs = self._prepare(plan)
         sampling = [i for i, row in enumerate(plan.rows) if row.sample_for]
-        logits = self._forward(inputs, inputs.last_of_row[sampling])
-        sampled = self._sample(plan, sampling, logits)
+        sampled = self._sample(plan, sampling, self._forward_rows(inputs, inputs.last_of_row[sampling]))
         return StepResult(
             step_id=plan.step_id,
             tokens=sampled.tokens,
@@ -59,7 +58,8 @@ class ModelRunner:
         given text: the caller knows the next tokens.  ``sample_for`` is not looked at.
         """
         inputs = self._prepare(plan)
-        return self._forward(inputs, np.arange(len(inputs.token_ids)) if tokens is None else tokens)
+        chosen = np.arange(len(inputs.token_ids)) if tokens is None else tokens
+        return self._decoder.logits(self._forward_rows(inputs, chosen))
 
     def _prepare(self, plan: StepPlan) -> StepInputs:
         for sequence_id in plan.ended:
@@ -85,16 +85,32 @@ class ModelRunner:
             sources, targets = pairs.unbind(1)
             self._store.copy(group_id, sources.contiguous(), targets.contiguous(), self._decoder.kernels)
 
-    def _forward(self, inputs: StepInputs, logits_rows: np.ndarray) -> Tensor:
-        return self._decoder.forward(
-            inputs.token_ids, inputs.positions, self._store, inputs.plans, torch.from_numpy(logits_rows)
+    def _forward_rows(self, inputs: StepInputs, chosen: np.ndarray) -> Tensor:
+        return self._decoder.forward_rows(
+            inputs.token_ids, inputs.positions, self._store, inputs.plans, torch.from_numpy(chosen)
         )
 
-    def _sample(self, plan: StepPlan, sampling: list[int], logits: Tensor) -> Sampled:
-        if not sampling:
+    def _sample(self, plan: StepPlan, sampling: list[int], x: Tensor) -> Sampled:
+        """``x`` [S, hidden_size]: of each sampling row's last token.  Siblings each get logits of their own to edit."""
+        sequence_ids = [i for row in sampling for i in plan.rows[row].sample_for]
+        if not sequence_ids:
             return Sampled(tokens=())
-        owners = [plan.rows[i].sample_for for i in sampling]
-        if any(len(sequence_ids) > 1 for sequence_ids in owners):
-            # Siblings draw from the same logits, and each edits its own copy of them.
-            logits = logits.repeat_interleave(torch.tensor([len(sequence_ids) for sequence_ids in owners]), dim=0)
-        return self._sampler.sample([i for sequence_ids in owners for i in sequence_ids], logits)
+        if len(sequence_ids) > len(sampling):
+            x = x.repeat_interleave(torch.tensor([len(plan.rows[row].sample_for) for row in sampling]), dim=0)
+        takes_best = self._sampler.takes_best(sequence_ids)
+        if not takes_best.any():
+            return self._sampler.sample(sequence_ids, self._decoder.logits(x))
+        if takes_best.all():
+            return self._sample_best(sequence_ids, x)
+        greedy, others = np.flatnonzero(takes_best), np.flatnonzero(~takes_best)
+        parts = [
+            self._sample_best([sequence_ids[i] for i in greedy], x[greedy]),
+            self._sampler.sample([sequence_ids[i] for i in others], self._decoder.logits(x[others])),
+        ]
+        token_of = {token.sequence_id: token for part in parts for token in part.tokens}
+        failed = parts[0].failed | parts[1].failed
+        return Sampled(tokens=tuple(token_of[i] for i in sequence_ids if i not in failed), failed=failed)
+
+    def _sample_best(self, sequence_ids: list[int], x: Tensor) -> Sampled:
+        best = self._decoder.best_tokens(x)
+        return self._sampler.sample_best(sequence_ids, best.columns.numpy(), best.values.numpy())

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kvasir.core.errors import InvariantViolation
@@ -74,13 +75,28 @@ class Sampler:
         self._edits.pop(slot, None)
         self._free.append(slot)
 
+    def takes_best(self, sequence_ids: Sequence[int]) -> NDArray[np.bool_]:
+        """Of each sequence [S]: whether its largest logit is all it needs to know."""
+        slots = self._slots(sequence_ids)
+        wants_best = (self._temperature[slots] == 0.0) & (self._num_logprobs[slots] == _NO_LOGPROBS)
+        if self._edits:
+            wants_best &= [slot not in self._edits for slot in slots.tolist()]
+        return wants_best
+
+    def sample_best(self, sequence_ids: Sequence[int], tokens: I64, maxima: F32) -> Sampled:
+        """What ``sample`` gives for sequences that take the best token: ``tokens`` [S] with logits ``maxima`` [S]."""
+        slots = self._slots(sequence_ids)
+        is_usable = np.isfinite(maxima)
+        self._remember(slots[is_usable], tokens[is_usable])
+        return _pack(sequence_ids, tokens.tolist(), is_usable.tolist(), maxima, {})
+
     def sample(self, sequence_ids: Sequence[int], logits: Tensor) -> Sampled:
         """One token for each sequence from its row of ``logits`` fp32 [S, V], which is changed in place.
 
         A row that is not finite, or where nothing may be drawn, fails alone.  Drawn tokens count as generated.
         """
         values: F32 = logits.numpy()
-        slots = np.fromiter((self._slot_of[i] for i in sequence_ids), dtype=np.int64, count=len(sequence_ids))
+        slots = self._slots(sequence_ids)
         if self._edits:
             self._edit(values, slots)
         tokens, maxima = self._choose(values, slots)
@@ -88,6 +104,9 @@ class Sampler:
         logprobs = self._logprobs(values, maxima, tokens, slots, is_usable)
         self._remember(slots[is_usable], tokens[is_usable])
         return _pack(sequence_ids, tokens.tolist(), is_usable.tolist(), maxima, logprobs)
+
+    def _slots(self, sequence_ids: Sequence[int]) -> I64:
+        return np.fromiter((self._slot_of[i] for i in sequence_ids), dtype=np.int64, count=len(sequence_ids))
 
     def _edit(self, logits: F32, slots: I64) -> None:
         rows = [row for row, slot in enumerate(slots.tolist()) if slot in self._edits]

@@ -10,7 +10,7 @@ and block ids are; every sum has an order fixed by positions alone.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
+from torch import Tensor, uint8
 
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.retention import Retention
@@ -79,6 +79,34 @@ class HeadConstants:
     v_sink: Tensor | None = None
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Weights:
+    """The int8 codes of a linear layer [N, K], each in [-127, 127], where N is ``num_columns`` and K is ``width``.
+
+    ``codes`` is either int8 [N, K], as they came, or packed: uint8 [ceil(N / 16), ceil(K / 4), 16, 4] of code + 128,
+    with code 0 beyond N and K.  Every implementation takes both.
+    """
+
+    codes: Tensor
+    num_columns: int
+    width: int
+
+    @property
+    def is_packed(self) -> bool:
+        return self.codes.dtype is uint8
+
+
+@dataclass(slots=True)
+class Best:
+    """Per row the largest value of a product, ``values`` fp32 [T], and its lowest ``columns`` int64 [T].
+
+    Where a value of a row is NaN, ``values`` is NaN and ``columns`` means nothing.
+    """
+
+    columns: Tensor
+    values: Tensor
 
 
 @dataclass(slots=True)
@@ -158,9 +186,21 @@ class HeadNorms:
 
 
 class Kernels(Protocol):
-    """Everything a decoder layer does besides its four matrix products."""
+    """Everything a decoder layer does besides its products with floating-point weights."""
 
     name: str
+
+    def pack(self, codes: Tensor) -> Int8Weights:
+        """``codes`` int8 [N, K] in the order this implementation reads them fastest; they may be kept as they are."""
+        ...
+
+    def multiply(self, rows: Rows, weights: Int8Weights, out: Tensor) -> None:
+        """``out`` int32 [T, N] = codes of ``rows`` [T, K] times those of ``weights``, exactly; scales are left out."""
+        ...
+
+    def best_columns(self, rows: Rows, weights: Int8Weights, scale: Tensor, bias: Tensor | None) -> Best:
+        """The largest value of each row of the product with ``scale`` [N] and ``bias`` [N], which is never stored."""
+        ...
 
     def norm_rows(self, x: Tensor, weight: Tensor, eps: float, style: RowStyle) -> Rows:
         """RMSNorm of ``x`` [T, H], then ``style``.  ``x`` is not changed."""

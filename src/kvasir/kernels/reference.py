@@ -4,7 +4,18 @@ import torch
 from torch import Tensor
 
 from kvasir.formats.registry import FORMATS
-from kvasir.kernels.interface import AttentionPlan, HeadNorms, HeadShape, LayerKV, Product, Rows, RowStyle
+from kvasir.kernels.interface import (
+    AttentionPlan,
+    Best,
+    HeadNorms,
+    HeadShape,
+    Int8Weights,
+    LayerKV,
+    Product,
+    Rows,
+    RowStyle,
+)
+from kvasir.kernels.library_product import multiply_exactly
 from kvasir.kernels.quantiser import quantise_rows
 from kvasir.kernels.rotation import hadamard
 
@@ -19,6 +30,18 @@ class ReferenceKernels:
     """
 
     name = "reference"
+
+    def pack(self, codes: Tensor) -> Int8Weights:
+        return Int8Weights(codes, *codes.shape)
+
+    def multiply(self, rows: Rows, weights: Int8Weights, out: Tensor) -> None:
+        multiply_exactly(rows.data, _unpacked(weights), out)
+
+    def best_columns(self, rows: Rows, weights: Int8Weights, scale: Tensor, bias: Tensor | None) -> Best:
+        data = rows.data.new_empty(len(rows.data), weights.num_columns, dtype=torch.int32)
+        self.multiply(rows, weights, data)
+        values = _values(Product(data, rows.scale, scale, bias))
+        return Best(values.argmax(dim=1), values.amax(dim=1))
 
     def norm_rows(self, x: Tensor, weight: Tensor, eps: float, style: RowStyle) -> Rows:
         return _styled(_rms_norm(x.double(), weight, eps), style)
@@ -80,6 +103,14 @@ class ReferenceKernels:
     def copy_blocks(self, tensors: tuple[Tensor, ...], sources: Tensor, targets: Tensor) -> None:
         for tensor in tensors:
             tensor[targets] = tensor[sources]
+
+
+def _unpacked(weights: Int8Weights) -> Tensor:
+    if not weights.is_packed:
+        return weights.codes
+    codes = (weights.codes.to(torch.int16) - 128).to(torch.int8)
+    rows = codes.permute(0, 2, 1, 3).reshape(codes.shape[0] * 16, -1)
+    return rows[: weights.num_columns, : weights.width].contiguous()
 
 
 def _values(product: Product) -> Tensor:

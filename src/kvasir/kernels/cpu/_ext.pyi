@@ -23,6 +23,7 @@ class WorkList:
     num_tokens: int
     def __init__(self, shape: Sequence[int], query_start: int, first_position: int, table: int, /) -> None: ...
 
+_RowCodes = tuple[int, int, int]
 _Product = tuple[int, int, int, int, int]
 _Style = tuple[int, int, int]
 
@@ -51,6 +52,20 @@ class Context:
         /,
     ) -> None: ...
     def attend(self, work: WorkList, layer: LayerView, q: int, out: int, num_heads: int, scale: float, /) -> None: ...
+    def pack_codes(self, codes: int, num_columns: int, width: int, packed: int, /) -> None: ...
+    def multiply(self, rows: _RowCodes, weights: int, num_columns: int, is_packed: bool, out: int, /) -> None: ...
+    def multiply_best(
+        self,
+        rows: _RowCodes,
+        row_scale: int,
+        weights: int,
+        num_columns: int,
+        col_scale: int,
+        bias: int,
+        columns: int,
+        values: int,
+        /,
+    ) -> None: ...
     def copy_blocks(
         self,
         tensors: Sequence[int],

@@ -7,25 +7,51 @@ import torch
 from torch import Tensor
 
 from kvasir.kernels.cpu import _ext
-from kvasir.kernels.cpu.views import address, layer_view, product_numbers, rows_for, work_list
-from kvasir.kernels.interface import AttentionPlan, HeadNorms, HeadShape, LayerKV, Product, Rows, RowStyle
+from kvasir.kernels.cpu.views import (
+    address,
+    layer_view,
+    packed_size,
+    product_numbers,
+    row_numbers,
+    rows_for,
+    weights_address,
+    work_list,
+)
+from kvasir.kernels.interface import (
+    AttentionPlan,
+    Best,
+    HeadNorms,
+    HeadShape,
+    Int8Weights,
+    LayerKV,
+    Product,
+    Rows,
+    RowStyle,
+)
+from kvasir.kernels.library_product import has_matrix_tiles, multiply_exactly
 
 ISA_VARIABLE = "KVASIR_ISA"
 """Names the instruction set instead of the best one, for tests and comparisons: avx512vnni, avx512, avxvnni, avx2,
 neondot, neon or plain."""
 
+FEW_ROWS = 8
+"""Where weights are kept for the library's tiles: up to so many rows, reading them once is all the time there is."""
+
 
 class CpuKernels:
     """Runs on ``threads`` threads, the calling one among them; results do not depend on how many.
 
-    ``isa`` names an instruction set, None for the environment's choice or the best.  ``own_threads`` makes a pool of
-    its own instead of sharing torch's OpenMP threads.
+    ``isa`` names an instruction set, None for the environment's choice or the best.  ``own_threads``: a pool of its
+    own, or torch's OpenMP threads where they can be found; None takes torch's where torch computes integer products.
     """
 
     name = "cpu"
 
-    def __init__(self, threads: int, *, isa: str | None = None, own_threads: bool = False) -> None:
+    def __init__(self, threads: int, *, isa: str | None = None, own_threads: bool | None = None) -> None:
         wanted = os.environ.get(ISA_VARIABLE, "") if isa is None else isa
+        self._prefers_library = not wanted and has_matrix_tiles()
+        if own_threads is None:
+            own_threads = not self._prefers_library
         self._context = _ext.Context(threads, wanted, own_threads)
         self._threads = threads
 
@@ -48,6 +74,51 @@ class CpuKernels:
             count = self._context.multiply_adds(rounds)
             best = max(best, 2 * count / (time.perf_counter() - start))
         return best * self._threads
+
+    def pack(self, codes: Tensor) -> Int8Weights:
+        num_columns, width = codes.shape
+        codes_at = address(codes, torch.int8, (num_columns, width), "the codes")
+        if self._prefers_library:
+            return Int8Weights(codes, num_columns, width)
+        packed = torch.empty(packed_size(num_columns, width), dtype=torch.uint8)
+        self._context.pack_codes(codes_at, num_columns, width, packed.data_ptr())
+        return Int8Weights(packed, num_columns, width)
+
+    def multiply(self, rows: Rows, weights: Int8Weights, out: Tensor) -> None:
+        num_rows = len(rows.data)
+        if self._prefers_library and not weights.is_packed and num_rows > FEW_ROWS:
+            multiply_exactly(rows.data, weights.codes, out)
+            return
+        out_at = address(out, torch.int32, (num_rows, weights.num_columns), "the product")
+        self._context.multiply(
+            row_numbers(rows, weights.width),
+            weights_address(weights),
+            weights.num_columns,
+            weights.is_packed,
+            out_at,
+        )
+
+    def best_columns(self, rows: Rows, weights: Int8Weights, scale: Tensor, bias: Tensor | None) -> Best:
+        num_rows, num_columns = len(rows.data), weights.num_columns
+        if not weights.is_packed:
+            data = torch.empty(num_rows, num_columns, dtype=torch.int32)
+            self.multiply(rows, weights, data)
+            values = torch.zeros(num_rows, num_columns)
+            self.add_product(values, Product(data, rows.scale, scale, bias))
+            return Best(values.argmax(dim=1), values.amax(dim=1))
+        best = Best(torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows))
+        assert rows.scale is not None
+        self._context.multiply_best(
+            row_numbers(rows, weights.width),
+            address(rows.scale, torch.float32, (num_rows,), "the rows' scale"),
+            weights_address(weights),
+            num_columns,
+            address(scale, torch.float32, (num_columns,), "the columns' scale"),
+            0 if bias is None else address(bias, torch.float32, (num_columns,), "the bias"),
+            best.columns.data_ptr(),
+            best.values.data_ptr(),
+        )
+        return best
 
     def norm_rows(self, x: Tensor, weight: Tensor, eps: float, style: RowStyle) -> Rows:
         num_rows, width = x.shape

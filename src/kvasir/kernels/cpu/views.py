@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kvasir.kernels.cpu import _ext
-from kvasir.kernels.interface import AttentionPlan, LayerKV, Product, Rows, RowStyle
+from kvasir.kernels.interface import AttentionPlan, Int8Weights, LayerKV, Product, Rows, RowStyle
 from kvasir.kv.format_spec import K_TILES, V_TILES, KVDtype, TileRule
 from kvasir.kv.retention import RetentionKind
 
@@ -12,6 +12,9 @@ DTYPE_CODES = {KVDtype.FP32: 0, KVDtype.BF16: 1, KVDtype.FP16: 2, KVDtype.INT8: 
 
 ProductNumbers = tuple[int, int, int, int, int]
 """(data, row_scale, col_scale, bias, width): addresses, 0 for what is not there."""
+
+RowNumbers = tuple[int, int, int]
+"""(codes, number of rows, width)."""
 
 StyleNumbers = tuple[int, int, int]
 """(data, scale, rotation): addresses; scale 0 for dense rows."""
@@ -42,6 +45,22 @@ def product_numbers(product: Product, num_rows: int, width: int) -> ProductNumbe
         bias,
         width,
     )
+
+
+def row_numbers(rows: Rows, width: int) -> RowNumbers:
+    num_rows = len(rows.data)
+    return address(rows.data, torch.int8, (num_rows, width), "the rows' codes"), num_rows, width
+
+
+def packed_size(num_columns: int, width: int) -> tuple[int, int, int, int]:
+    return -(-num_columns // 16), -(-width // 4), 16, 4
+
+
+def weights_address(weights: Int8Weights) -> int:
+    shape = (weights.num_columns, weights.width)
+    if weights.is_packed:
+        return address(weights.codes, torch.uint8, packed_size(*shape), "packed codes")
+    return address(weights.codes, torch.int8, shape, "the codes")
 
 
 def rows_for(style: RowStyle, num_rows: int, width: int) -> tuple[Rows, StyleNumbers]:

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include "dispatch.h"
@@ -78,6 +79,31 @@ void copy_tensors(const CopyArgs& copy, int64_t begin, int64_t end, Scratch&) {
     for (int64_t i = 0; i < copy.count; ++i) memcpy(base + copy.targets[i] * size, base + copy.sources[i] * size, size);
   }
 }
+
+// What the products share: rows filled up to a multiple of four channels, and what their sums start with.
+struct LinearCall {
+  LinearArgs args;
+  std::vector<int8_t> padded;
+  std::vector<int32_t> starts;
+
+  LinearCall(const KernelTable& table, const nb::tuple& rows, uintptr_t weights, int64_t num_columns) {
+    const int64_t num_rows = nb::cast<int64_t>(rows[1]), width = nb::cast<int64_t>(rows[2]);
+    const int8_t* data = at<const int8_t>(nb::cast<uintptr_t>(rows[0]));
+    args = {data, num_rows, width, width, at<const uint8_t>(weights), num_columns, nullptr, nullptr};
+    if (width % 4) {
+      args.row_stride = (width + 3) / 4 * 4;
+      padded.resize(num_rows * args.row_stride);
+      for (int64_t t = 0; t < num_rows; ++t) memcpy(&padded[t * args.row_stride], data + t * width, width);
+      args.rows = padded.data();
+    }
+    starts.resize(num_rows);
+    table.row_starts(args, starts.data());
+    args.starts = starts.data();
+  }
+  LinearCall(const LinearCall&) = delete;
+  int64_t sixteens() const { return (args.num_columns + 15) / 16; }
+  int64_t cost() const { return args.num_columns * args.width * (args.num_rows + 1) / 16; }
+};
 
 class Context {
  public:
@@ -167,6 +193,42 @@ class Context {
     run_pieces(work.num_units() * num_store_heads, 1, cost, args, table_->attend);
   }
 
+  void pack_codes(uintptr_t codes, int64_t num_columns, int64_t width, uintptr_t packed) {
+    const PackArgs args{at<const int8_t>(codes), num_columns, width, at<uint8_t>(packed)};
+    run((num_columns + 15) / 16, num_columns * width, args, table_->pack_codes);
+  }
+
+  // rows: (address, number, width).  Products with few rows may take weights as they came (is_packed false).
+  void multiply(const nb::tuple& rows, uintptr_t weights, int64_t num_columns, bool is_packed, uintptr_t out) {
+    LinearCall call(*table_, rows, weights, num_columns);
+    call.args.out = at<int32_t>(out);
+    run_pieces(call.sixteens(), LINEAR_GRAIN, call.cost(), call.args,
+               is_packed ? table_->multiply : table_->multiply_unpacked, Sharing::RANGES);
+  }
+
+  // Per row the largest value of the product and its column, the lowest of equals; NaN where a value is NaN.
+  void multiply_best(const nb::tuple& rows, uintptr_t row_scale, uintptr_t weights, int64_t num_columns,
+                     uintptr_t col_scale, uintptr_t bias, uintptr_t columns, uintptr_t values) {
+    LinearCall call(*table_, rows, weights, num_columns);
+    const int64_t num_rows = call.args.num_rows, wanted = 8 * pool_.threads() * LINEAR_GRAIN;
+    const int64_t grain = (call.sixteens() + wanted - 1) / wanted * LINEAR_GRAIN;
+    const int64_t pieces = (call.sixteens() + grain - 1) / grain;
+    std::vector<Best> bests(pieces * num_rows, Best{-std::numeric_limits<float>::infinity(), 0});
+    const BestArgs args{call.args, at<const float>(row_scale), at<const float>(col_scale), at<const float>(bias), grain,
+                        bests.data()};
+    run_pieces(call.sixteens(), grain, call.cost(), args, table_->multiply_best, Sharing::RANGES);
+    for (int64_t t = 0; t < num_rows; ++t) {
+      Best best = bests[t];
+      for (int64_t piece = 1; piece < pieces; ++piece) {
+        const Best& other = bests[piece * num_rows + t];
+        if (other.value > best.value || other.value != other.value) best = other;
+        if (best.value != best.value) break;
+      }
+      at<int64_t>(columns)[t] = best.channel;
+      at<float>(values)[t] = best.value;
+    }
+  }
+
   // Copies blocks sources[i] -> targets[i] of every tensor: [(address, bytes of a block)].
   void copy_blocks(const std::vector<uintptr_t>& tensors, const std::vector<int64_t>& block_bytes, uintptr_t sources,
                    uintptr_t targets, int64_t count, int64_t num_blocks) {
@@ -223,7 +285,7 @@ class Context {
 
   template <class Args>
   void run_pieces(int64_t count, int64_t grain, int64_t cost, const Args& args,
-                  void (*kernel)(const Args&, int64_t, int64_t, Scratch&)) {
+                  void (*kernel)(const Args&, int64_t, int64_t, Scratch&), Sharing sharing = Sharing::QUEUE) {
     struct Call {
       const Args& args;
       void (*kernel)(const Args&, int64_t, int64_t, Scratch&);
@@ -237,7 +299,7 @@ class Context {
       return;
     }
     nb::gil_scoped_release release;
-    pool_.run(count, grain, body, &call);
+    pool_.run(count, grain, body, &call, sharing);
   }
 
   const KernelTable* table_;
@@ -275,6 +337,9 @@ NB_MODULE(_ext, m) {
       .def("swiglu_rows", &Context::swiglu_rows)
       .def("qkv_write", &Context::qkv_write)
       .def("attend", &Context::attend)
+      .def("pack_codes", &Context::pack_codes)
+      .def("multiply", &Context::multiply)
+      .def("multiply_best", &Context::multiply_best)
       .def("copy_blocks", &Context::copy_blocks)
       .def("select_blocks", &Context::select_blocks)
       .def("exponentials", &Context::exponentials)

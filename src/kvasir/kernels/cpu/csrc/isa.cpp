@@ -1,5 +1,6 @@
 // All kernels for one instruction set: compiled once per set with its flags and its name in KVASIR_ISA.
 #include "attention.h"
+#include "linear.h"
 #include "qkv.h"
 #include "rows.h"
 #include "select.h"
@@ -32,7 +33,9 @@ static int64_t multiply_adds(int64_t rounds, float* out) {
 #define TEXT(x) TEXT_OF(x)
 
 static const KernelTable table = {TEXT(KVASIR_ISA), norm_rows, add_norm_rows, add_product, rotate_rows,
-                                  swiglu_rows,      qkv_write, attend,        select_blocks, exponentials, multiply_adds};
+                                  swiglu_rows,      qkv_write, attend,        select_blocks, pack_codes,
+                                  multiply,         multiply_best, multiply_unpacked, row_starts, exponentials,
+                                  multiply_adds};
 
 }  // namespace kvasir::KVASIR_ISA
 

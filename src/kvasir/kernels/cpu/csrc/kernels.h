@@ -170,6 +170,38 @@ struct SelectArgs {
   int32_t* out;           // [R][num_heads][limit]: block * num_heads + head
 };
 
+// Sixteens of output channels that are handed out together; a multiple of what any set of registers takes at once.
+constexpr int64_t LINEAR_GRAIN = 3;
+
+struct PackArgs {
+  const int8_t* codes;    // [num_columns, width]
+  int64_t num_columns, width;
+  uint8_t* packed;        // [num_columns / 16][width / 4][16][4], rounded up
+};
+
+struct LinearArgs {
+  const int8_t* rows;     // [num_rows, row_stride], of which ``width`` count; zeros up to a multiple of four
+  int64_t num_rows, row_stride, width;
+  const uint8_t* weights; // packed, or as they came for multiply_unpacked
+  int64_t num_columns;
+  const int32_t* starts;  // [num_rows], of row_starts
+  int32_t* out;           // [num_rows, num_columns]
+};
+
+struct Best {
+  float value;            // NaN when one of the values is
+  int32_t channel;
+};
+
+struct BestArgs {
+  LinearArgs linear;
+  const float* row_scale;
+  const float* col_scale;
+  const float* bias;      // null: none
+  int64_t grain;          // sixteens of channels a piece
+  Best* bests;            // [pieces, num_rows]
+};
+
 // Each function works on items [begin, end); what an item is stands behind it.
 struct KernelTable {
   const char* name;
@@ -181,6 +213,11 @@ struct KernelTable {
   void (*qkv_write)(const QkvArgs&, int64_t begin, int64_t end, Scratch&);       // a token
   void (*attend)(const AttendArgs&, int64_t begin, int64_t end, Scratch&);       // a (unit, store head)
   void (*select_blocks)(const SelectArgs&, int64_t begin, int64_t end, Scratch&);  // a (row, head)
+  void (*pack_codes)(const PackArgs&, int64_t begin, int64_t end, Scratch&);     // sixteen channels
+  void (*multiply)(const LinearArgs&, int64_t begin, int64_t end, Scratch&);     // sixteen channels
+  void (*multiply_best)(const BestArgs&, int64_t begin, int64_t end, Scratch&);  // sixteen channels
+  void (*multiply_unpacked)(const LinearArgs&, int64_t begin, int64_t end, Scratch&);  // sixteen channels
+  void (*row_starts)(const LinearArgs&, int32_t* starts);
   void (*exponentials)(const float* x, float* exp2_out, float* exp_out, int64_t count);
   int64_t (*multiply_adds)(int64_t rounds, float* out);
 };
