@@ -129,7 +129,7 @@ def report_medians(report: SimulationReport) -> dict[str, float]:
 
 def fit_json(fit: Fit) -> dict[str, object]:
     return {
-        "constants": asdict(fit.cost),
+        "constants": {name: value for name, value in asdict(fit.cost).items() if name != "retention"},
         "median_error": fit.error,
         "median_error_by_load": fit.errors,
         "num_observations": fit.num_observations,
