@@ -41,13 +41,14 @@ def deployment(trace: Trace) -> SimulationSetup:
     shape = find_model_card(MODEL)
     assert shape is not None
     form = StoreFormat(block_size=trace.hash_block_size)
+    scheduler = SchedulerConfig(max_num_batched_tokens=8192, max_num_seqs=256)
     cost = device_cost(shape, find_weight_format("bf16"), form, find_card(DEVICE), GPU_SERVER)
     return SimulationSetup(
         cost=cost,
-        num_blocks=pool_blocks(cost, KV_BYTES, shape.max_context, 8192),
+        num_blocks=pool_blocks(cost, KV_BYTES, shape.max_context, scheduler),
         max_model_len=shape.max_context,
         block_size=trace.hash_block_size,
-        scheduler=SchedulerConfig(max_num_batched_tokens=8192, max_num_seqs=256),
+        scheduler=scheduler,
         fleet=FleetShape(num_instances=NUM_INSTANCES, routing=Routing.PREFIX),
     )
 

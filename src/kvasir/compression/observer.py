@@ -66,7 +66,7 @@ class ObservedModel:
     def output_weight(self, layer: int) -> Tensor:
         """The output projection of ``layer`` as [Hq, D, hidden]: what a head's output adds to the residual stream."""
         linear = self.weights.layers[layer].output
-        product = linear(Rows(torch.eye(linear.in_features)), Scratch())
+        product = linear(Rows(torch.eye(linear.in_features)), Scratch(), self.kernels)
         return product.data.clone().unflatten(0, (self.config.num_heads, self.config.head_dim))
 
 
