@@ -153,23 +153,40 @@ struct KeepBest {
   LaneBest* bests;
   template <int R, int C>
   INLINE void operator()(const Sums<R, C>& sums, int64_t row, int64_t sixteen) const {
-    for (int r = 0; r < R; ++r) {
-      LaneBest best = bests[row + r];
-      const F16 row_scale = splat(a.row_scale[row + r]);
+    const int64_t column = sixteen * LANES, rest = a.linear.num_columns - column;
+    if (rest >= C * LANES) {
+      keep(sums, row, column, [](int64_t) { return Whole{}; });
+    } else {
+      keep(sums, row, column, [&](int64_t c) {
+        const int64_t count = rest - c * LANES;
+        return First{int(count < LANES ? count : LANES)};
+      });
+    }
+  }
+
+ private:
+  static INLINE I16 inside(Whole) { return splat(-1); }
+  static INLINE I16 inside(First first) { return lane_numbers() < splat(int32_t(first.count)); }
+
+  template <int R, int C, class PartOf>
+  INLINE void keep(const Sums<R, C>& sums, int64_t row, int64_t column, PartOf part_of) const {
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) {
-        const int64_t column = (sixteen + c) * LANES;
-        const int count = int(a.linear.num_columns - column < LANES ? a.linear.num_columns - column : LANES);
+    for (int c = 0; c < C; ++c) {
+      const auto part = part_of(c);
+      const I16 channels = lane_numbers() + splat(int32_t(column + c * LANES)), is_inside = inside(part);
+      const F16 col_scale = load(a.col_scale + column + c * LANES, part);
+      const F16 bias = a.bias ? load(a.bias + column + c * LANES, part) : zeros();
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        LaneBest& best = bests[row + r];
         // Scales and bias in the order of the other epilogues: the same bits as a stored logit.
-        F16 value = to_float(sums.at[r][c]) * row_scale * load(a.col_scale + column, First{count});
-        if (a.bias) value = value + load(a.bias + column, First{count});
-        const I16 lanes = lane_numbers(), is_inside = lanes < splat(int32_t(count));
+        F16 value = to_float(sums.at[r][c]) * splat(a.row_scale[row + r]) * col_scale;
+        if (a.bias) value = value + bias;
         best.is_nan = max(best.is_nan, (as_int(value) & splat(0x7fffffff)) & is_inside);
         const I16 is_better = (value > best.value) & is_inside;
         best.value = select(is_better, value, best.value);
-        best.channel = as_int(select(is_better, as_float(lanes + splat(int32_t(column))), as_float(best.channel)));
+        best.channel = as_int(select(is_better, as_float(channels), as_float(best.channel)));
       }
-      bests[row + r] = best;
     }
   }
 };
