@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from kvasir.engine import draw as draw_module
-from kvasir.engine.draw import DrawRows, draw, total_mass
+from kvasir.engine.draw import draw, total_mass
+from kvasir.engine.draw_rows import DrawRows
 from kvasir.engine.ranking import rank_best
+from kvasir.engine.wide_draw import draw_wide
 
 
 def make_rows(logits: np.ndarray, uniforms: np.ndarray | None = None, **settings) -> DrawRows:
@@ -142,6 +144,29 @@ def test_every_stage_gives_the_same_tokens(monkeypatch):
     assert (draw(rows) == staged).all()
     monkeypatch.setattr(draw_module, "STAGES", (1, 17, 300, 2500))
     assert (draw(rows) == staged).all()
+
+
+@pytest.mark.parametrize("spread", [0.02, 1.0, 5.0, 60.0])
+@pytest.mark.parametrize("has_ties", [False, True])
+def test_bins_give_the_token_of_a_full_sort(spread, has_ties):
+    rng = np.random.default_rng(8)
+    num_rows, vocab_size = 60, 5003
+    logits = make_logits(num_rows, vocab_size, spread=spread, seed=9)
+    if has_ties:
+        logits = np.round(logits, 1)
+    logits[::7, : vocab_size // 3] = -np.inf
+    rows = make_rows(
+        logits,
+        rng.choice([0.0, 0.3, 0.9, 1.0 - 2.0**-53], num_rows),
+        temperature=rng.choice([0.1, 1.0, 1.5, 8.0], num_rows).astype(np.float32),
+        top_k=vocab_size,
+        top_p=rng.choice([1e-9, 0.5, 0.95, 0.9999], num_rows),
+        min_p=rng.choice([0.0, 0.0, 1e-4, 0.05, 1.0], num_rows),
+    )
+    mass = np.where(rows.min_p > 0.0, np.nan, total_mass(rows.logits, rows.maxima, rows.temperature))
+    sorted_tokens, is_settled = draw_module._draw_ranked(rows, mass, vocab_size)
+    assert is_settled.all()
+    assert (draw_wide(rows, mass) == sorted_tokens).all()
 
 
 def test_a_flat_distribution_that_no_prefilter_covers_is_still_exact():

@@ -5,56 +5,21 @@ numpy, not torch: its element-wise loops and sums never change with the number o
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvasir.engine.draw_rows import F64, DrawRows
 from kvasir.engine.ranking import F32, I64, Ranked, rank_best
+from kvasir.engine.wide_draw import draw_wide
 
-F64 = NDArray[np.float64]
-
-# How many of the best tokens are tried first; rows whose kept set is wider go on to the next stage, then to all.
-STAGES = (128, 1024)
+# How many of the best tokens are sorted first; rows whose kept set is wider go on to the next stage, then to bins.
+STAGES = (256,)
 # Tokens summed by halving before the running sum in fp64; a power of two.
 _BLOCK = 16
 # Elements of one tile of rows: small enough to stay in the second-level cache and off the page allocator.
 _TILE_ELEMENTS = 1 << 16
-
-
-@dataclass(slots=True, kw_only=True)
-class DrawRows:
-    """What is drawn from.  ``logits`` [R, V] fp32; everything else [R].
-
-    ``maxima`` are the rows' largest logits, all finite.  ``temperature`` > 0; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0
-    mean no limit.  ``uniforms`` are in [0, 1).
-    """
-
-    logits: F32
-    maxima: F32
-    temperature: F32
-    top_k: I64
-    top_p: F64
-    min_p: F64
-    uniforms: F64
-
-    @property
-    def vocab_size(self) -> int:
-        return self.logits.shape[1]
-
-    def select(self, rows: I64) -> "DrawRows":
-        """The rows named, in that order, copied; itself when that is all rows as they are."""
-        if len(rows) == len(self.logits) and (rows == np.arange(len(rows))).all():
-            return self
-        return DrawRows(
-            logits=self.logits[rows],
-            maxima=self.maxima[rows],
-            temperature=self.temperature[rows],
-            top_k=self.top_k[rows],
-            top_p=self.top_p[rows],
-            min_p=self.min_p[rows],
-            uniforms=self.uniforms[rows],
-        )
 
 
 def draw(rows: DrawRows) -> I64:
@@ -87,9 +52,13 @@ def draw(rows: DrawRows) -> I64:
             drawn, is_settled = _draw_ranked(rows.select(pending), mass[pending], at_least)
             tokens[pending[is_settled]] = drawn[is_settled]
             pending = pending[~is_settled]
+    is_wide = rows.top_k[pending] == vocab_size
+    wide, limited = pending[is_wide], pending[~is_wide]
+    if len(wide):
+        tokens[wide] = draw_wide(rows.select(wide), mass[wide])
     tile = max(1, _TILE_ELEMENTS // vocab_size)
-    for start in range(0, len(pending), tile):
-        part = pending[start : start + tile]
+    for start in range(0, len(limited), tile):
+        part = limited[start : start + tile]
         tokens[part], _ = _draw_ranked(rows.select(part), mass[part], vocab_size)
     return tokens
 

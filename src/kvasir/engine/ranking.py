@@ -46,6 +46,15 @@ def rank_best(logits: F32, at_least: int) -> Ranked:
         maxima = logits[:, : num_blocks * _BLOCK].reshape(num_rows, _BLOCK, num_blocks).max(axis=1)
         threshold = np.partition(maxima, num_blocks - at_least, axis=1)[:, num_blocks - at_least]
         keys, counts = _gather(logits, np.flatnonzero(logits >= threshold[:, None]))
+    return _ranked(keys, counts)
+
+
+def rank_entries(logits: F32, flat: I64) -> Ranked:
+    """The entries ``flat`` (ascending) of ``logits`` [R, V], each row's own, best first; other entries are left out."""
+    return _ranked(*_gather(logits, flat))
+
+
+def _ranked(keys: U64, counts: I64) -> Ranked:
     # One sort of 64-bit integers orders by logit and then by id; keys are unique, so stability does not matter.
     keys.sort(axis=1)
     best, ids = _unpack(keys)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from kvasir.core.errors import InvariantViolation
 from kvasir.core.step import SampledToken, SequenceStart, TokenLogprobs
-from kvasir.engine.draw import DrawRows, draw
+from kvasir.engine.draw import draw
+from kvasir.engine.draw_rows import DrawRows
 from kvasir.engine.logprobs import token_logprobs
 from kvasir.engine.penalties import LogitEdits, edit_logits, make_edits
 from kvasir.engine.ranking import F32, I64
