@@ -55,7 +55,7 @@ def _bin_masses(rows: DrawRows) -> tuple[NDArray[np.int32], F64]:
     bins = np.minimum(depth, np.float32(_NUM_BINS - 1)).astype(np.int32)
     flat = bins + (np.arange(len(bins), dtype=np.int32) * _NUM_BINS)[:, None]
     masses = np.bincount(flat.ravel(), weights.ravel(), minlength=len(bins) * _NUM_BINS)
-    return bins, np.cumsum(masses.reshape(len(bins), _NUM_BINS), axis=1)
+    return bins, np.cumsum(masses.reshape(len(bins), _NUM_BINS), axis=1, dtype=np.float64)
 
 
 def _inside(rows: DrawRows, bins: NDArray[np.int32], cumulated: F64, chosen: I64) -> tuple[I64, F64, I64]:
