@@ -138,8 +138,10 @@ def test_controls_come_with_a_setting_that_chooses(induction_model, monkeypatch)
     monkeypatch.setattr(
         pool_plan,
         "make_layout",
-        lambda model, cache: (
-            keep(sound(model, cache), {RETRIEVAL_HEAD}, 64) if cache.block_size == 32 else sound(model, cache)
+        lambda model, cache, *rest: (
+            keep(sound(model, cache, *rest), {RETRIEVAL_HEAD}, 64)
+            if cache.block_size == 32
+            else sound(model, cache, *rest)
         ),
     )
     with small_lab(induction_model, [Setting(name="profile", flags={"block_size": "32"})]) as lab:
