@@ -112,11 +112,11 @@ def test_refusals_of_the_server_are_failures(live_server: LiveServer) -> None:
 
 def test_the_command(live_server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ["--num-prompts", "3", "--input-tokens", "24", "--output-tokens", "5", "--html", "r.html", "--json"]
+    options = ["--num-prompts", "3", "--input-tokens", "24", "--output-tokens", "150", "--html", "r.html", "--json"]
     done = CliRunner().invoke(make_app(["bench"]), ["bench", "serve", "--base-url", live_server.url, *options])
     assert done.exit_code == 0, done.output
     data: dict[str, Any] = json.loads(done.stdout)
-    assert (data["completed"], data["total_output_tokens"]) == (3, 15)
+    assert (data["completed"], data["total_output_tokens"]) == (3, 450)
     assert data["server"][0]["peak_running"] >= 1
     assert "KV cache in use" in (tmp_path / "r.html").read_text()
     assert ", context 512 at http" in done.stderr
