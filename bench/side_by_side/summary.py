@@ -11,6 +11,7 @@ from side_by_side import records
 from side_by_side.contenders import contenders, default_kv_bits
 from side_by_side.figures import Ratio, agreement, median_of, ratio_to_best, rounds_of, scalar
 from side_by_side.picture import draw
+from side_by_side.places import ROOT
 from side_by_side.records import Failure, Record
 from side_by_side.targets import OWN_TURN_TARGET, START_TARGET_S, TARGETS, Target
 from side_by_side.workloads import WORKLOADS
@@ -108,6 +109,13 @@ def _starts(done: Sequence[Record], name: str) -> list[float]:
     return list({record.start_to_first_token_s for record in done if record.contender == name})
 
 
+def _without_root(value: Any) -> Any:
+    """Paths as they are from the repository's root: where it lies on this machine is nobody's business."""
+    if isinstance(value, dict):
+        return {key: _without_root(inner) for key, inner in value.items()}
+    return value.replace(f"{ROOT}/", "") if isinstance(value, str) else value
+
+
 def _about(name: str, done: Sequence[Record], failures: Sequence[Failure]) -> dict[str, Any]:
     contender = contenders()[name]
     own = [record for record in done if record.contender == name]
@@ -116,7 +124,7 @@ def _about(name: str, done: Sequence[Record], failures: Sequence[Failure]) -> di
         "program": contender.program,
         "weights": contender.weights,
         "kv": contender.kv,
-        "about": own[-1].about,
+        "about": _without_root(own[-1].about),
         "commits": sorted({record.commit for record in own}),
         "start_to_first_token_s": {"median": statistics.median(starts), "all": starts},
         "leaves_out": contender.leaves_out,
