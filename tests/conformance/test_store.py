@@ -1,6 +1,8 @@
 """The store: bytes as predicted, zeroed, huge-page aligned, and formats that keep what they are given."""
 
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -135,3 +137,24 @@ def test_copy_reaches_every_layer_of_one_group(cpu: Kernels, reference: Referenc
         assert all(t[:, 0, 0, 0].tolist() == [14, 11, 12, 12, 14] for t in store.group_tensors(1))
         assert all(t[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 6] for t in store.group_tensors(0))
         assert len(store.group_tensors(0)) == 4
+
+
+def test_the_pool_is_backed_by_huge_pages() -> None:
+    switch = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not switch.exists() or "[never]" in switch.read_text():
+        pytest.skip("this system has no transparent huge pages")
+    size = 8 * HUGE_PAGE_BYTES
+    span = Arena(size).cut((size,), torch.uint8)
+    span.fill_(1)
+    assert huge_bytes_at(span.data_ptr()) >= HUGE_PAGE_BYTES, "asked for, and none came"
+
+
+def huge_bytes_at(address: int) -> int:
+    """Bytes on huge pages in this process's mapping around ``address``."""
+    is_around = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            is_around = int(bounds[1], 16) <= address < int(bounds[2], 16)
+        elif is_around and line.startswith("AnonHugePages"):
+            return int(line.split()[1]) << 10
+    return 0

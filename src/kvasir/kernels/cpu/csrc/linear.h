@@ -22,12 +22,14 @@ INLINE int64_t num_steps(int64_t width) { return (width + 3) / 4; }
 inline void pack_codes(const PackArgs& a, int64_t begin, int64_t end, Scratch&) {
   const int64_t steps = num_steps(a.width);
   for (int64_t n = begin; n < end; ++n) {
-    for (int64_t step = 0; step < steps; ++step) {
-      uint8_t* lanes = a.packed + (n * steps + step) * 4 * LANES;
-      for (int64_t i = 0; i < 4 * LANES; ++i) {
-        const int64_t channel = n * LANES + i / 4, k = step * 4 + i % 4;
-        const bool is_inside = channel < a.num_columns && k < a.width;
-        lanes[i] = uint8_t(128 + (is_inside ? a.codes[channel * a.width + k] : 0));
+    for (int64_t lane = 0; lane < LANES; ++lane) {
+      const int64_t channel = n * LANES + lane;
+      for (int64_t step = 0; step < steps; ++step) {
+        uint32_t four = 0;
+        const int64_t rest = channel < a.num_columns ? a.width - step * 4 : 0;
+        if (rest > 0) memcpy(&four, a.codes + channel * a.width + step * 4, rest < 4 ? rest : 4);
+        four ^= 0x80808080u;
+        memcpy(a.packed + ((n * steps + step) * LANES + lane) * 4, &four, 4);
       }
     }
   }
