@@ -231,3 +231,17 @@ def test_the_built_in_card_is_the_embedded_model(demo_model):
     for dtype in WeightDtype:
         cost = ModelCost(config=ours, weight_dtype=dtype).weight_bytes
         assert cost == ModelCost(config=real, weight_dtype=dtype).weight_bytes
+
+
+@pytest.mark.parametrize("budget", ["64MiB", "99999999"])
+def test_the_pool_of_a_head_profile_is_the_planned_one(demo_model, budget):
+    """The profile that ships for the embedded model: groups by head, a few of them full."""
+    model = load_model(
+        ModelFolder(name="demo", path=demo_model), load_config(demo_model), WeightDtype.INT8, no_progress
+    )
+    flags: dict[str, Any] = {"own": {"head_profile": "default"}, "kv_cache_memory": budget, "max_num_seqs": 2}
+    instance = planned(demo_model, **flags)
+    parts = build(model, own_flags(asked(demo_model, **flags)), LIMITS)
+    assert len(parts.manager.config.layout.groups) > 1
+    assert instance.pool.num_blocks == parts.memory.num_blocks
+    assert instance.pool.num_bytes == parts.memory.pool_bytes == allocated_bytes(parts)
