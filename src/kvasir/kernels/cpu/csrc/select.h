@@ -6,7 +6,6 @@
 // depends on that query and its own blocks alone.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 
 #include "memory.h"
@@ -30,6 +29,29 @@ INLINE float block_bound(const float* q, int64_t group, int64_t dim, const bf16*
   return largest;
 }
 
+// Moves the ``wanted`` best of ``items`` to the front, in any order; ``is_better`` is a total order.  Our own, because an
+// instance of a standard template made here could be merged with another instruction set's (simd.h).
+template <class Better>
+INLINE void move_best_first(int32_t* items, int64_t count, int64_t wanted, Better is_better) {
+  const auto swap = [&](int64_t i, int64_t j) {
+    const int32_t item = items[i];
+    items[i] = items[j];
+    items[j] = item;
+  };
+  int64_t low = 0, high = count;  // [0, low) are among the best, [high, count) are not
+  while (low < wanted && wanted < high) {
+    swap(low + (high - low) / 2, high - 1);
+    const int32_t pivot = items[high - 1];
+    int64_t better = low;
+    for (int64_t i = low; i < high - 1; ++i) {
+      if (is_better(items[i], pivot)) swap(better++, i);
+    }
+    swap(better, high - 1);
+    if (wanted <= better) high = better;
+    else low = better + 1;
+  }
+}
+
 // An item is a (row, head): writes its ``limit`` blocks, oldest first.
 inline void select_blocks(const SelectArgs& a, int64_t begin, int64_t end, Scratch& scratch) {
   const int64_t stride = (a.head_dim + LANES - 1) / LANES * LANES;
@@ -51,12 +73,17 @@ inline void select_blocks(const SelectArgs& a, int64_t begin, int64_t end, Scrat
     }
     const auto is_better = [&](int32_t x, int32_t y) { return bounds[x] > bounds[y] || (bounds[x] == bounds[y] && x < y); };
     const int64_t wanted = a.limit - 2;
-    if (wanted < count - 2) std::nth_element(order, order + wanted, order + (count - 2), is_better);
-    std::sort(order, order + wanted);
+    move_best_first(order, count - 2, wanted, is_better);
+    int32_t worst = wanted > 0 ? order[0] : 0;
+    for (int64_t i = 1; i < wanted; ++i) {
+      if (is_better(worst, order[i])) worst = order[i];
+    }
     int32_t* out = a.out + item * a.limit;
     const auto tile_of = [&](int64_t b) { return int32_t(table[b] * a.num_heads + head); };
     out[0] = tile_of(0);
-    for (int64_t i = 0; i < wanted; ++i) out[i + 1] = tile_of(order[i]);
+    for (int64_t b = 1, i = 0; i < wanted; ++b) {
+      if (!is_better(worst, int32_t(b))) out[++i] = tile_of(b);
+    }
     out[a.limit - 1] = tile_of(count - 1);
   }
 }
