@@ -101,7 +101,7 @@ def most_chats_at_once(opened: Opened, setting: str, _run: int) -> float:
         num = NUM_CHATS[setting]
         load = play(engine, [engines.request(f"c{i}", CHAT_PROMPT, CHAT_OUTPUT, seed=i + 1) for i in range(num)])
         if engine.stats().num_preemptions:
-            print(f"{setting}: {engine.stats().num_preemptions} preemptions", file=sys.stderr)
+            raise SystemExit(f"{setting}: {engine.stats().num_preemptions} preemptions, so chats were not held at once")
         edges = sorted(edge for times in load.token_times_s.values() for edge in ((times[0], 1), (times[-1], -1)))
         most = now = 0
         for _, change in edges:
