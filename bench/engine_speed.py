@@ -6,7 +6,7 @@ import sys
 import engines
 from kvasir.claims.result_file import Better, ResultWriter
 from kvasir.engine.engine import Engine
-from kvasir.workload.driver import LoadResult, play
+from kvasir.workload.driver import play
 
 GIB = 1 << 30
 POOL = "1GiB"
@@ -17,23 +17,15 @@ ALONE_TARGET, TOGETHER_TARGET = 25.0, 100.0
 OVERHEAD_TARGET_GIB = 1.0
 
 
-def decode_tokens_per_s(load: LoadResult) -> float:
-    """Tokens a second while every stream is decoding: from the last first token to the first last one."""
-    start = max(times[0] for times in load.token_times_s.values())
-    end = min(times[-1] for times in load.token_times_s.values())
-    count = sum(sum(start < time <= end for time in times) for times in load.token_times_s.values())
-    return count / (end - start)
-
-
 def measure(engine: Engine, runs: int) -> dict[str, list[float]]:
     """Each run has prompts of its own, so nothing is in the prefix cache."""
     alone, together, mixed = [], [], []
     for run in range(runs):
         load = play(engine, [engines.request(f"alone-{run}", PROMPT, OUTPUT, seed=run)])
-        alone.append(decode_tokens_per_s(load))
+        alone.append(engines.decode_tokens_per_s(load))
         seeds = range(1000 * (run + 1), 1000 * (run + 1) + NUM_STREAMS)
         load = play(engine, [engines.request(f"r{seed}", PROMPT, OUTPUT, seed) for seed in seeds])
-        together.append(decode_tokens_per_s(load))
+        together.append(engines.decode_tokens_per_s(load))
         load = play(engine, [engines.request(f"m{seed}", LONG_PROMPT, OUTPUT, seed + 500) for seed in seeds])
         mixed.append(load.output_tokens_per_s)
         print(f"run {run + 1}: alone {alone[-1]:.1f}, {NUM_STREAMS} together {together[-1]:.1f}, mixed {mixed[-1]:.1f}")

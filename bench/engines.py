@@ -10,7 +10,7 @@ from kvasir.core.request import Request
 from kvasir.core.sampling import SamplingParams
 from kvasir.engine.engine import Engine
 from kvasir.engine.flags import effective_flags, make_engine_config
-from kvasir.workload.driver import play
+from kvasir.workload.driver import LoadResult, play
 from kvasir.workload.prompts import make_token_ids
 
 RESULTS = Path(__file__).parent / "results"
@@ -44,9 +44,14 @@ def open_engine(arguments: argparse.Namespace, **flags: object) -> Engine:
         **flags,  # type: ignore[arg-type]
     )
     engine = Engine.from_config(config)
+    warm_up(engine)
+    return engine
+
+
+def warm_up(engine: Engine) -> None:
+    """The first steps pay for thread pools and buffers; nobody measures those."""
     play(engine, [request("warm-up", 64, 4, seed=0)])
     engine.reset_prefix_cache()
-    return engine
 
 
 def describe_engine(engine: Engine) -> dict[str, object]:
@@ -65,6 +70,14 @@ def request(name: str, num_prompt: int, num_output: int, seed: int, prefix: tupl
         prompt_token_ids=prefix + make_token_ids(num_prompt, seed, first_id=FIRST_ID, last_id=LAST_ID),
         sampling=SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True),
     )
+
+
+def decode_tokens_per_s(load: LoadResult) -> float:
+    """Tokens a second while every stream is decoding: from the last first token to the first last one."""
+    start = max(times[0] for times in load.token_times_s.values())
+    end = min(times[-1] for times in load.token_times_s.values())
+    count = sum(sum(start < time <= end for time in times) for times in load.token_times_s.values())
+    return count / (end - start)
 
 
 def peak_memory_bytes() -> int:

@@ -1,11 +1,9 @@
 """What the int8 cache with integer attention costs: KL divergence per token from fp32 attention over fp32 KV."""
 
 import argparse
-import os
 import statistics
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,8 +16,7 @@ from kvasir.models.config import load_config
 from kvasir.models.decoder import Decoder
 from kvasir.models.resolve import resolve_model
 from kvasir.models.weights import load_weights
-from kvasir.text.tokenizer import Tokenizer
-from weight_kl import RESULTS, TEXT_NAME, Reader, cut_windows
+from weight_kl import Reader, parse_with_text, read_windows, text_parser
 
 TARGET_KL, TARGET_TOP1 = 0.002, 0.975
 MEASURED = "int8 K and V"
@@ -63,31 +60,14 @@ def compare(decoder: Decoder, window: Tensor, chunk: int, found: dict[str, Found
             found[name].add((weights * (truth - other)).sum(dim=-1, dtype=torch.float64), other.argmax(dim=-1) == best)
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--text", type=Path, help=f"default: {TEXT_NAME} in the folder that KVASIR_DATA names")
-    parser.add_argument("--windows", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=2048, help="tokens a window")
-    parser.add_argument("--chunk", type=int, default=256)
-    parser.add_argument("--kernels", type=KernelChoice, default=KernelChoice.AUTO)
-    parser.add_argument("--output", type=Path, default=RESULTS / "int8_kv.json")
-    arguments = parser.parse_args()
-    if arguments.text is None:
-        if "KVASIR_DATA" not in os.environ:
-            parser.error(f"give --text, or set KVASIR_DATA to a folder with {TEXT_NAME}.")
-        arguments.text = Path(os.environ["KVASIR_DATA"]) / TEXT_NAME
-    return arguments
-
-
 def main() -> int:
-    arguments = parse_arguments()
+    parser = text_parser(__doc__, "int8_kv.json", windows=4, tokens=2048, chunk=256)
+    parser.add_argument("--kernels", type=KernelChoice, default=KernelChoice.AUTO)
+    arguments = parse_with_text(parser)
     folder = resolve_model(arguments.model).path
     config = load_config(folder)
     kernels = make_kernels(arguments.kernels, torch.get_num_threads())
-    text = arguments.text.read_text(encoding="utf-8")
-    token_ids = Tokenizer.from_folder(folder).encode(text, add_special_tokens=False)
-    windows = cut_windows(token_ids, arguments.windows, arguments.tokens)
+    windows = read_windows(arguments, folder)
     results: dict[WeightDtype, dict[str, Found]] = {}
     for weight_dtype in (WeightDtype.FP32, WeightDtype.INT8):
         decoder = Decoder(

@@ -22,7 +22,7 @@ from kvasir.models.config import load_config
 from kvasir.models.resolve import resolve_model
 from kvasir.text.tokenizer import Tokenizer
 from kvasir.workload.chat_turns import ChatShape, play_chat
-from kvasir.workload.driver import LoadResult, play
+from kvasir.workload.driver import play
 
 SIXTEEN, EIGHT, PROFILE = "bf16", "int8", "int8 with head profile"
 SETTINGS: Mapping[str, Mapping[str, object]] = {
@@ -55,19 +55,10 @@ class Opened:
         )
         engine = Engine(build(self.loaded, config, available_memory()))
         try:
-            play(engine, [engines.request("warm-up", 64, 4, seed=0)])
-            engine.reset_prefix_cache()
+            engines.warm_up(engine)
             yield engine
         finally:
             engine.close()
-
-
-def decode_tokens_per_s(load: LoadResult) -> float:
-    """Tokens a second while every stream is decoding."""
-    start = max(times[0] for times in load.token_times_s.values())
-    end = min(times[-1] for times in load.token_times_s.values())
-    count = sum(sum(start < time <= end for time in times) for times in load.token_times_s.values())
-    return count / (end - start)
 
 
 def decode_rate(opened: Opened, setting: str, run: int, context: int) -> float:
@@ -76,7 +67,7 @@ def decode_rate(opened: Opened, setting: str, run: int, context: int) -> float:
         seeds = [1_000 * (run + 1) + i for i in range(NUM_STREAMS)]
         for seed in seeds:
             play(engine, [engines.request(f"fill-{seed}", context, 1, seed)])
-        return decode_tokens_per_s(
+        return engines.decode_tokens_per_s(
             play(engine, [engines.request(f"d{seed}", context, DECODED, seed) for seed in seeds])
         )
 

@@ -121,14 +121,21 @@ def cut_windows(token_ids: list[int], num_windows: int, num_tokens: int) -> list
     return [torch.tensor(token_ids[i * stride : i * stride + num_tokens]) for i in range(num_windows)]
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+def text_parser(description: str | None, output: str, **defaults: int) -> argparse.ArgumentParser:
+    """What measurements on windows of one text ask; ``defaults`` of windows, tokens and chunk."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--text", type=Path, help=f"default: {TEXT_NAME} in the folder that KVASIR_DATA names")
-    parser.add_argument("--windows", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=1024, help="tokens a window")
-    parser.add_argument("--chunk", type=int, default=128)
-    parser.add_argument("--output", type=Path, default=RESULTS / "weight_kl.json")
+    parser.add_argument("--windows", type=int)
+    parser.add_argument("--tokens", type=int, help="tokens a window")
+    parser.add_argument("--chunk", type=int)
+    parser.add_argument("--output", type=Path, default=RESULTS / output)
+    parser.set_defaults(**defaults)
+    return parser
+
+
+def parse_with_text(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments, ``text`` filled in; ends with a usage error when there is none."""
     arguments = parser.parse_args()
     if arguments.text is None:
         if "KVASIR_DATA" not in os.environ:
@@ -137,13 +144,18 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    folder = resolve_model(arguments.model).path
-    kernels = make_kernels(KernelChoice.AUTO, torch.get_num_threads())
+def read_windows(arguments: argparse.Namespace, folder: Path) -> list[Tensor]:
+    """The windows of the text, in tokens of the model in ``folder``."""
     text = arguments.text.read_text(encoding="utf-8")
     token_ids = Tokenizer.from_folder(folder).encode(text, add_special_tokens=False)
-    windows = cut_windows(token_ids, arguments.windows, arguments.tokens)
+    return cut_windows(token_ids, arguments.windows, arguments.tokens)
+
+
+def main() -> int:
+    arguments = parse_with_text(text_parser(__doc__, "weight_kl.json", windows=8, tokens=1024, chunk=128))
+    folder = resolve_model(arguments.model).path
+    kernels = make_kernels(KernelChoice.AUTO, torch.get_num_threads())
+    windows = read_windows(arguments, folder)
     reference, variants = make_variants(folder, load_config(folder), kernels, arguments.tokens)
 
     num_tokens = 0

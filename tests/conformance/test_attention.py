@@ -10,7 +10,9 @@ from tolerances import TOLERANCES
 
 from kvasir.kernels.cpu.kernels import CpuKernels
 from kvasir.kernels.interface import AttentionPlan, Kernels, Product
+from kvasir.kernels.quantiser import quantise_rows
 from kvasir.kernels.reference import ReferenceKernels
+from kvasir.kernels.rotation import hadamard, rotation_size
 from kvasir.kv.format_spec import KVDtype
 from kvasir.kv.retention import windowed
 
@@ -80,6 +82,25 @@ def test_int8_rounds_where_it_says(each_isa: CpuKernels, head_dim: int, window: 
         error.square().mean().sqrt()
         <= TOLERANCES["attend, int8, same roundings", "relative rms"] * out.square().mean().sqrt()
     )
+
+
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
+@pytest.mark.parametrize("window", [None, 24, 700])
+def test_int4_keys_round_nothing_but_the_query(
+    each_isa: CpuKernels, reference: ReferenceKernels, head_dim: int, window: int | None
+) -> None:
+    """With the query rounded as the kernel rounds it (rotated, eight bits), the reference gives the same."""
+    setup = Setup(head_dim=head_dim, k_dtype=KVDtype.INT4, v_dtype=KVDtype.FP32, window=window)
+    scene, plan, q = make_step(setup, each_isa, RAGGED)
+    out, expected = torch.full_like(q, float("nan")), torch.empty_like(q)
+    each_isa.attend(q, scene.kv, plan, setup.scale, out)
+    turn = hadamard(rotation_size(head_dim))
+    turned = (q.double().unflatten(-1, (-1, len(turn))) @ turn).flatten(-2).float()
+    codes, scale = quantise_rows(turned)
+    coded = (codes.double() * scale.double()[..., None]).unflatten(-1, (-1, len(turn)))
+    reference.attend((coded @ turn.T).flatten(-2).float(), scene.kv, plan, setup.scale, expected)
+    error = (out - expected).square().mean().sqrt()
+    assert error <= TOLERANCES["attend, int4 K, q rounded alike", "relative rms"] * expected.square().mean().sqrt()
 
 
 @pytest.mark.parametrize(("plain", "with_dot"), [("avx512", "avx512vnni"), ("avx2", "avxvnni"), ("neon", "neondot")])

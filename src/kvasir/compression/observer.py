@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kvasir.core.progress import Progress, no_progress
+from kvasir.formats.registry import FORMATS
 from kvasir.formats.store import KVStore
 from kvasir.kernels.interface import AttentionPlan, HeadNorms, HeadShape, Kernels, LayerKV, Product, Rows, RowStyle
 from kvasir.kv.format_spec import KVDtype
@@ -109,9 +110,9 @@ class _Watching:
         v = torch.empty_like(k)
         for kv, _ in targets:
             heads = kv.heads.long()
-            # fp32 tiles: K [n, h, D, B], V [n, h, B, D]; this cache's blocks lie in the order of its tokens.
-            k[:, heads] = kv.k[0].permute(0, 3, 1, 2).flatten(0, 1)[: self._num_tokens]
-            v[:, heads] = kv.v[0].permute(0, 2, 1, 3).flatten(0, 1)[: self._num_tokens]
+            blocks = torch.arange(len(kv.k[0]))  # they lie in the order of the tokens
+            k[:, heads] = FORMATS[kv.k_dtype].decode_k(kv, blocks)[:, : self._num_tokens].transpose(0, 1)
+            v[:, heads] = FORMATS[kv.v_dtype].decode_v(kv, blocks)[:, : self._num_tokens].transpose(0, 1)
         self._see(LayerView(layer=self._layer, q=q, k=k, v=v, energy=self._energy))
         self._layer += 1
         self._progress("read", self._layer / self._num_layers)

@@ -238,8 +238,13 @@ def make_engine_config(**flags: FlagValue | None) -> EngineConfig:
 
 
 def effective_flags(config: EngineConfig) -> dict[str, str]:
-    """Every flag by name with the value it has in ``config``, as a person would write it."""
-    return {flag.name: flag.show(read_path(config, flag.path)) for flag in FLAGS}
+    """Every flag by name with the value it has in ``config``, as a person would write it.
+
+    What a head profile decides is said to be its own."""
+    shown = {flag.name: flag.show(read_path(config, flag.path)) for flag in FLAGS}
+    if config.cache.head_profile is not None:
+        shown |= dict.fromkeys(("kv_cache_dtype", "kv_retention"), "by head")
+    return shown
 
 
 def flags_table() -> str:
