@@ -39,7 +39,7 @@ def calibrate_model(
     config = load_config(folder.path)
     tokenizer = Tokenizer.from_folder(folder.path)
     num_tokens = min(recipe.text_tokens, recipe.context, config.max_context)
-    text, text_name = _text(texts, tokenizer, num_tokens)
+    text, stretches, text_name = _texts(texts, tokenizer, num_tokens, recipe.needs_constants)
     kernels = make_kernels(KernelChoice.AUTO, threads or usable_cores())
     given = CalibrationInput(
         model=ObservedModel(
@@ -53,29 +53,51 @@ def calibrate_model(
         bos_id=tokenizer.bos_id,
         text=text,
         text_name=text_name,
+        stretches=stretches,
     )
     profile, constants = calibrate(given, recipe, progress)
     path = output or Path(f"{Path(folder.name).name}.profile.json")
     return save_profile(profile, path, constants_to_bytes(constants))
 
 
-def _text(files: Sequence[Path], tokenizer: Tokenizer, num_tokens: int) -> tuple[list[int], str]:
-    """``num_tokens`` ids that begin as the model's texts begin; of every file an equal share, from its start."""
+def _texts(
+    files: Sequence[Path], tokenizer: Tokenizer, num_tokens: int, has_stretches: bool
+) -> tuple[list[int], list[list[int]], str]:
+    """``num_tokens`` ids, an equal share of every file from its start; ``shorter_lengths`` spread evenly over all of
+    them; and where this is from.  All begin as the model's texts begin."""
     prefix = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
-    if not files:
-        ids = list(prefix)
-        prose = sentences(_PROSE_SEED)
-        while len(ids) < num_tokens:
-            ids += tokenizer.encode(f" {next(prose)}", add_special_tokens=False)
-        return ids[:num_tokens], "made-up prose"
-    share = -(-(num_tokens - len(prefix)) // len(files))
-    parts = [_read(file, tokenizer)[:share] for file in files]
-    ids = [*prefix, *(token for part in parts for token in part)]
-    if len(ids) < num_tokens:
+    lengths = shorter_lengths(num_tokens) if has_stretches else []
+    if files:
+        parts = [_read(file, tokenizer) for file in files]
+        name = ", ".join(file.name for file in files)
+    else:
+        parts, name = [_prose(tokenizer, num_tokens + sum(lengths))], "made-up prose"
+    share = -(-(num_tokens - len(prefix)) // len(parts))
+    text = [*prefix, *(token for part in parts for token in part[:share])][:num_tokens]
+    if len(text) < num_tokens:
         raise ConfigError(
-            f"The texts have {len(ids)} tokens, and calibration reads {num_tokens}; give a longer --text."
+            f"The texts have {len(text)} tokens, and calibration reads {num_tokens}; give a longer --text."
         )
-    return ids[:num_tokens], ", ".join(file.name for file in files)
+    pool = [token for part in parts for token in part]
+    starts = [number * (len(pool) - length) // len(lengths) for number, length in enumerate(lengths)]
+    stretches = [
+        [*prefix, *pool[start : start + length]][:length] for start, length in zip(starts, lengths, strict=True)
+    ]
+    return text, stretches, name
+
+
+def shorter_lengths(num_tokens: int) -> list[int]:
+    """Two halves, four quarters and eight eighths: RoPE turns means and what queries look at with the position, and
+    constants from one long text alone serve short contexts badly."""
+    return [num_tokens // parts for parts in (2, 4, 8) for _ in range(parts) if num_tokens // parts]
+
+
+def _prose(tokenizer: Tokenizer, num_tokens: int) -> list[int]:
+    ids: list[int] = []
+    prose = sentences(_PROSE_SEED)
+    while len(ids) < num_tokens:
+        ids += tokenizer.encode(f" {next(prose)}", add_special_tokens=False)
+    return ids
 
 
 def _read(file: Path, tokenizer: Tokenizer) -> list[int]:

@@ -62,6 +62,10 @@ class Recipe:
             for formats in self.formats
         )
 
+    @property
+    def needs_constants(self) -> bool:
+        return any({pair.k, pair.v} & {KVDtype.INT4, KVDtype.FP8} for pair in self.formats)
+
     def as_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["formats"] = [str(formats) for formats in self.formats]
@@ -70,7 +74,10 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationInput:
-    """A model and what it is to read: ``text`` are token ids, ``text_name`` is for the recipe."""
+    """A model and what it is to read: token ids; ``text_name`` is for the recipe.
+
+    Damage and constants are measured on ``text``; ``stretches`` are read for the constants alone, of several lengths.
+    """
 
     model: ObservedModel
     model_name: str
@@ -79,6 +86,7 @@ class CalibrationInput:
     bos_id: int | None
     text: Sequence[int]
     text_name: str
+    stretches: Sequence[Sequence[int]] = ()
 
 
 def calibrate(
@@ -102,6 +110,10 @@ def calibrate(
         has_feedback=any(formats.k is KVDtype.INT4 for formats in recipe.formats),
     )
 
+    for number, stretch in enumerate(given.stretches, 1):
+        model.read(stretch, collector.see)
+        progress("read shorter texts", number / len(given.stretches))
+
     def see(view: LayerView) -> None:
         collector.see(view)
         meter.see(view, collector.constants.of_layer(view.layer, tuple(range(geometry.num_kv_heads))))
@@ -110,6 +122,7 @@ def calibrate(
     retrieval = retrieval_heads(scores, geometry.sliding_windows, recipe)
     groups, shares = _choose(given, recipe, context, options, meter.damage, retrieval)
     facts = {"context": context, "period": period, "text": given.text_name, "text_tokens": len(text)}
+    facts["stretches"] = [len(stretch) for stretch in given.stretches]
     tables = {
         "induction": _table(scores.induction),
         "echo": _table(scores.echo),

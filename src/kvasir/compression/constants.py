@@ -18,11 +18,11 @@ _SMALLEST_SCALE = 2.0**-60
 
 
 class ConstantsCollector:
-    """Its ``see`` takes every layer of one text (see ``observer``); ``constants`` hold what has been seen so far.
+    """Its ``see`` takes every layer of each text (see ``observer``); ``constants`` hold what has been seen so far.
 
-    k_center is the mean of K after RoPE; k_sink and v_sink are K and V of the text's first token, attention's rest;
-    k_feedback comes from the second moment of the KV head's queries, where int4 K is to be made (``has_feedback``);
-    k_scale and v_scale let the largest magnitude seen fit into e4m3, with some room.
+    Texts count by their tokens.  k_center is the mean of K after RoPE; k_sink and v_sink are K and V of a text's first
+    token, attention's rest; k_feedback comes from the second moment of the KV head's queries, where int4 K is to be
+    made (``has_feedback``); k_scale and v_scale let the largest magnitude seen fit into e4m3, with some room.
     """
 
     def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int, *, has_feedback: bool) -> None:
@@ -33,21 +33,28 @@ class ConstantsCollector:
             k_sink=torch.zeros(vectors),
             v_sink=torch.zeros(vectors),
             k_feedback=self._feedback,
-            k_scale=torch.ones(heads),
-            v_scale=torch.ones(heads),
+            k_scale=torch.full(heads, _SMALLEST_SCALE),
+            v_scale=torch.full(heads, _SMALLEST_SCALE),
         )
         self._found = named_constants(self.constants)
+        self._num_texts, self._num_tokens = torch.zeros(2, num_layers, dtype=torch.int64)
+        self._k_sum = torch.zeros(vectors, dtype=torch.float64)
+        self._q_moment = torch.zeros(*vectors, head_dim, dtype=torch.float64) if has_feedback else None
 
     def see(self, view: LayerView) -> None:
         layer, found = view.layer, self._found
-        found["k_center"][layer] = view.k.double().mean(dim=0).float()
+        self._num_texts[layer] += 1
+        self._num_tokens[layer] += len(view.k)
+        self._k_sum[layer] += view.k.double().sum(dim=0)
+        found["k_center"][layer] = (self._k_sum[layer] / self._num_tokens[layer]).float()
         for name, rows in (("k", view.k), ("v", view.v)):
-            found[f"{name}_sink"][layer] = rows[0]
-            largest = rows.abs().amax(dim=(0, 2)) * (_SCALE_MARGIN / _LARGEST_E4M3)
-            found[f"{name}_scale"][layer] = largest.clamp_min(_SMALLEST_SCALE)
-        if self._feedback is not None:
+            sink, scale = found[f"{name}_sink"][layer], found[f"{name}_scale"][layer]
+            sink += (rows[0] - sink) / self._num_texts[layer]
+            scale.copy_(scale.maximum(rows.abs().amax(dim=(0, 2)) * (_SCALE_MARGIN / _LARGEST_E4M3)))
+        if self._feedback is not None and self._q_moment is not None:
             grouped = view.q.double().unflatten(1, (view.k.shape[1], -1)).transpose(0, 1).flatten(1, 2)
-            self._feedback[layer] = key_feedback(grouped.mT @ grouped)
+            self._q_moment[layer] += grouped.mT @ grouped
+            self._feedback[layer] = key_feedback(self._q_moment[layer])
 
 
 def named_constants(constants: KVConstants) -> dict[str, Tensor]:
