@@ -1,0 +1,99 @@
+"""Draws results/frontier.png from the committed quality reports: damage against KV bytes, one point a setting."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import engines
+from kvasir.claims.result_file import ResultFile, read_result
+
+PICTURE = engines.RESULTS / "frontier.png"
+_SMALLEST = {"kl": 1e-5, "copy": 1e-3}
+"""Less damage than this, or none, is drawn here: the axis is logarithmic."""
+_CHOSEN, _CONTROL, _LINE = "#1f6fb2", "#8a8f98", "#d99a2b"
+
+
+@dataclass(frozen=True)
+class Point:
+    name: str
+    share: float
+    damage: float
+    high: float
+    is_control: bool
+
+
+def points(report: ResultFile, measure: str, metric: str) -> list[Point]:
+    """Settings and controls of one report; empty where it has no such measure, or not against bf16."""
+    found = report.measurements
+    figures = found["measures"].get(measure, {}).get("settings", {})
+    whole = found["settings"][found["reference"]]["bytes_per_token"]
+    names = [name for name in found["order"] if name in figures and name not in (found["floor"], found["nudged"])]
+    if found["reference"] != "16-bit":
+        return []
+    made = []
+    for name in names:
+        overall = figures[name]["overall"].get(metric)
+        if name == found["reference"] or overall is None:
+            continue
+        share = found["settings"][name]["bytes_per_token"] / whole
+        is_control = name.endswith((", by lot", ", heads by lot", ", one window"))
+        made.append(Point(name, share, overall["value"], overall["high"] or overall["value"], is_control))
+    return made
+
+
+def frontier(found: Sequence[Point]) -> list[Point]:
+    """Those that no other beats in bytes and damage, by bytes."""
+    best: list[Point] = []
+    for point in sorted(found, key=lambda point: (point.share, point.damage)):
+        if not best or point.damage < best[-1].damage:
+            best.append(point)
+    return best
+
+
+def panel(cell: Any, reports: Sequence[ResultFile], measure: str, metric: str, title: str) -> None:
+    least = _SMALLEST[measure]
+    found = [point for report in reports for point in points(report, measure, metric)]
+    for point in found:
+        colour, y = _CONTROL if point.is_control else _CHOSEN, max(point.damage, least)
+        cell.plot([point.share] * 2, [y, max(point.high, least)], color=colour, linewidth=1, alpha=0.6)
+        cell.plot(point.share, y, "x" if point.is_control else "o", color=colour)
+        cell.annotate(point.name, (point.share, y), (5, 4), textcoords="offset points", fontsize=8, color=colour)
+    line = frontier([point for point in found if not point.is_control])
+    cell.step(
+        [point.share for point in line],
+        [max(point.damage, least) for point in line],
+        where="post",
+        color=_LINE,
+        linewidth=1,
+        zorder=0,
+    )
+    cell.set(yscale="log", title=title, xlabel="KV bytes per token, share of bf16", ylabel="nats per token")
+    cell.grid(alpha=0.25)
+    cell.margins(x=0.18, y=0.1)
+    for side in ("top", "right"):
+        cell.spines[side].set_visible(False)
+
+
+def main() -> int:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    reports = {path.stem: read_result(path) for path in sorted(engines.RESULTS.glob("quality-*.json"))}
+    formats = [reports[name] for name in ("quality-kv-fp32-weights", "quality-kv-formats") if name in reports]
+    served = [reports[name] for name in ("quality-head-profile",) if name in reports]
+    figure, axes = plt.subplots(1, 3, figsize=(21, 7))
+    panel(axes[0], formats, "kl", "mean", "KL divergence, fp32 weights")
+    panel(axes[1], formats, "copy", "gap", "repeat-copy gap, fp32 weights, up to 1,024 tokens back")
+    panel(axes[2], served, "copy", "gap", "repeat-copy gap, as served, up to 4,096 tokens back")
+    figure.suptitle("What each saving costs on the embedded model (circle: setting, cross: control at the same bytes)")
+    figure.tight_layout()
+    figure.savefig(PICTURE, dpi=70)
+    print(f"written: {PICTURE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
