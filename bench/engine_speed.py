@@ -36,6 +36,13 @@ def measure(engine: Engine, runs: int) -> dict[str, list[float]]:
     }
 
 
+def fill_pool(engine: Engine) -> None:
+    """Prompts until every block of the pool was written once: what nobody touched takes no memory."""
+    length = engine.max_model_len // 2
+    for number in range(-(-engine.memory.num_tokens // length)):
+        play(engine, [engines.request(f"fill-{number}", length, 1, seed=9_000 + number)])
+
+
 def main() -> int:
     arguments = engines.parser(__doc__, "engine_speed.json").parse_args()
     ceiling = engines.show_ceiling()
@@ -45,6 +52,7 @@ def main() -> int:
         f"decode alone reads {engine.weights_bytes / 1e6:.0f} MB of weights a token: at most {alone_ceiling:.0f} tok/s"
     )
     measured = measure(engine, arguments.runs)
+    fill_pool(engine)
     peak = engines.peak_memory_bytes()
     alone, together, mixed = (statistics.median(values) for values in measured.values())
     overhead_gib = (peak - engine.weights_bytes - engine.memory.pool_bytes) / GIB
@@ -74,7 +82,11 @@ def main() -> int:
         better=Better.HIGHER,
     )
     writer.claim(
-        "peak memory beyond weights and KV pool", overhead_gib, "GiB", better=Better.LOWER, target=OVERHEAD_TARGET_GIB
+        "peak memory beyond weights and a full KV pool",
+        overhead_gib,
+        "GiB",
+        better=Better.LOWER,
+        target=OVERHEAD_TARGET_GIB,
     )
     print(f"written: {writer.write()}")
     return 0

@@ -88,7 +88,7 @@ def chat_growth(opened: Opened, setting: str, run: int) -> float:
 
 
 def most_chats_at_once(opened: Opened, setting: str, _run: int) -> float:
-    """Chats of 7,500 tokens, all asked for at once with 1 GiB of KV: the most that got a token in one and the same step.
+    """Chats of 7,500 tokens, all asked for at once with 1 GiB of KV: the most that got a token in one step.
     Who waits, or was preempted, gets none, so the whole KV of all those counted is held."""
     with opened.engine(setting, kv_cache_memory=CHAT_POOL, max_num_seqs=CHAT_SEATS) as engine:
         num = NUM_CHATS[setting]

@@ -59,7 +59,8 @@ def weights_plan(size: Size) -> QualityPlan:
         for dtype in ("int8", "bf16")
     )
     reference = {"kv_cache_dtype": "fp32", "weight_dtype": "fp32"}
-    return QualityPlan(lab=LabPlan(settings=settings, reference=reference, size=size))
+    lab = LabPlan(settings=settings, reference=reference, size=size)
+    return QualityPlan(lab=lab, measures=("kl", "perplexity", "copy", "passkey", "degeneration"))
 
 
 def damage_plan(size: Size) -> QualityPlan:
