@@ -83,11 +83,12 @@ def main() -> int:
 
     reports = {path.stem: read_result(path) for path in sorted(engines.RESULTS.glob("quality-*.json"))}
     formats = [reports[name] for name in ("quality-kv-fp32-weights", "quality-kv-formats") if name in reports]
+    policies = [reports[name] for name in ("quality-kv-policies",) if name in reports]
     served = [reports[name] for name in ("quality-head-profile",) if name in reports]
     figure, axes = plt.subplots(1, 3, figsize=(21, 7))
     panel(axes[0], formats, "kl", "mean", "KL divergence, fp32 weights")
-    panel(axes[1], formats, "copy", "gap", "repeat-copy gap, fp32 weights, up to 1,024 tokens back")
-    panel(axes[2], served, "copy", "gap", "repeat-copy gap, as served, up to 4,096 tokens back")
+    panel(axes[1], policies, "copy", "gap", "repeat-copy gap of policies in 16 bits, context of 1,024")
+    panel(axes[2], served, "copy", "gap", "repeat-copy gap of the head profile, context of 8,192")
     figure.suptitle("What each saving costs on the embedded model (circle: setting, cross: control at the same bytes)")
     figure.tight_layout()
     figure.savefig(PICTURE, dpi=70)

@@ -60,7 +60,7 @@ def weights_plan(size: Size) -> QualityPlan:
     )
     reference = {"kv_cache_dtype": "fp32", "weight_dtype": "fp32"}
     lab = LabPlan(settings=settings, reference=reference, size=size)
-    return QualityPlan(lab=lab, measures=("kl", "perplexity", "copy", "passkey", "degeneration"))
+    return QualityPlan(lab=lab, measures=("kl", "perplexity", "passkey"))
 
 
 def damage_plan(size: Size) -> QualityPlan:

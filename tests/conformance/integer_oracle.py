@@ -12,7 +12,7 @@ SEGMENT, SUB_BLOCK, LEVELS = 512, 16, 127
 
 def attend(q: Tensor, kv: LayerKV, plan: AttentionPlan, scale: float) -> Tensor:
     """As ``Kernels.attend`` for a store of all KV heads with int8 K and V; q is coded per token and head, P per
-    sixteen tokens after V's scale is folded in."""
+    sixteen tokens with V's scale folded in, in steps of what the largest weight would have under the largest scale."""
     codes, q_scale = quantise_rows(q)
     coded_q = codes.double() * q_scale.double()[..., None]
     out = torch.empty_like(q)
@@ -38,8 +38,13 @@ def _one(q: Tensor, k: Tensor, v: Tensor, v_scale: Tensor, scale: float, seen: r
     scores = scores.masked_fill(~is_seen, float("-inf"))
     weights = torch.exp(scores - scores.amax(dim=-1, keepdim=True))
     padding = -weights.shape[1] % SUB_BLOCK
-    folded = torch.nn.functional.pad(weights * v_scale, (0, padding)).unflatten(1, (-1, SUB_BLOCK))
-    step = folded.amax(dim=-1, keepdim=True) / LEVELS
+
+    def by_sub_block(values: Tensor) -> Tensor:
+        return torch.nn.functional.pad(values, (0, padding)).unflatten(1, (-1, SUB_BLOCK))
+
+    seen_scale = torch.where(is_seen, v_scale, 0.0)
+    largest = by_sub_block(weights).amax(dim=-1, keepdim=True) * by_sub_block(seen_scale).amax(dim=-1, keepdim=True)
+    step, folded = largest / LEVELS, by_sub_block(weights * seen_scale)
     coded = torch.where(step > 0, torch.round(folded / step) * step, 0.0).flatten(1)[:, : weights.shape[1]]
     codes = torch.where(v_scale[..., None] > 0, v / v_scale[..., None], 0.0)
     return torch.einsum("ht,htd->hd", coded, codes) / weights.sum(dim=-1, keepdim=True)

@@ -142,11 +142,13 @@ struct Int8Scores {
 struct Int8Values {
   static Ahead ahead(const HeadCache& cache, int64_t sub) { return Int8V(cache, sub).ahead(); }
   static void outputs(const BlockInput& work, const SegmentRange& range, float* scores, const Partial& out) {
-    float* v_scales = work.scratch.floats(V_SCALES, SEGMENT);
+    const VScales v_scales = VScales::at(work.scratch.floats(V_SCALES, VScales::FLOATS));
     const SegmentTiles<Int8V> tiles(work.cache, range);
-    for (int64_t sub = range.low / LANES; sub * LANES < range.high; ++sub) {
-      store(v_scales + (sub * LANES - range.start), load(tiles.from(sub)->scales, Whole{}), Whole{});
+    const int64_t first = range.low / LANES, last = (range.high + LANES - 1) / LANES;
+    for (int64_t sub = first; sub < last; ++sub) {
+      store(v_scales.own + (sub * LANES - range.start), load(tiles.from(sub)->scales, Whole{}), Whole{});
     }
+    v_scales.make_ready(first - tiles.start, last - tiles.start);
     const int64_t rows = work.rows.count, dim = work.a.head_dim;
     const CodedWeights weights = CodedWeights::at(work.scratch.floats(CODES, CodedWeights::floats(rows)), rows);
     coded_softmax(work.rows, range, scores, work.factors, v_scales, weights, out.largest, out.sum);

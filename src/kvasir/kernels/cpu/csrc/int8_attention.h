@@ -5,8 +5,8 @@
 // per sub-block of absolute positions, and products of integers are exact.
 #pragma once
 
+#include "int8_softmax.h"
 #include "int8_tiles.h"
-#include "prefill.h"
 
 namespace kvasir::KVASIR_ISA {
 
@@ -16,8 +16,6 @@ constexpr int DOT_ROWS = 6, DOT_SUBS = 4, SUM_ROWS = 6, SUM_CHANNELS = 2;
 #else
 constexpr int DOT_ROWS = 3, DOT_SUBS = 1, SUM_ROWS = 2, SUM_CHANNELS = 1;
 #endif
-
-constexpr int64_t SUBS = SEGMENT / LANES;
 
 // Where the sub-blocks of a segment lie, looked up once for all rows.
 template <class Tile>
@@ -151,140 +149,6 @@ void coded_scores(const HeadCache& cache, const QueryRows& rows, const SegmentRa
       coded_tile_scores<IS_DIRECT>(cache, tile, tiles.from(first), count, first, last, end, v_ahead, out);
       mask_tile(rows, row, count, first, last, out);
     });
-  }
-}
-
-// Below this the inverse of a sub-block's largest weight would overflow.
-constexpr float SMALLEST_CODED = 0x1p-116f;
-
-// P of a block as codes: [row][SCORE_STRIDE] bytes in [0, 127], and their scale per sub-block, [row][SEGMENT / 16].
-struct CodedWeights {
-  int8_t* codes;
-  float* scales;
-
-  static INLINE int64_t floats(int64_t rows) { return rows * (SCORE_STRIDE / 4 + SUBS) + LANES; }
-  static INLINE CodedWeights at(float* memory, int64_t rows) { return {(int8_t*)(memory + rows * SUBS + LANES), memory}; }
-};
-
-// 2^x for x <= 0 with a relative error of 1e-4, a fiftieth of what the codes round off; 0 below -126.
-INLINE F16 exp2_coarse(F16 x) {
-  const auto fraction = [](F16 r) {
-    F16 p = fma(splat(0x1.c2a216p-5f), r, splat(0x1.f00c4cp-3f));
-    p = fma(p, r, splat(0x1.62f5fap-1f));
-    return fma(p, r, splat(1.0f));
-  };
-  return exp2_nonpositive(x, fraction);
-}
-
-#if defined(__AVX512F__)
-// The largest lane of each of four vectors that hold no negative number; NaN counts as the largest.
-INLINE __m128 largest_of_four(const __m512 (&v)[4]) {
-  const auto larger_of = [](__m512i a, __m512i b) { return _mm512_max_epu32(a, b); };
-  const __m512i a = _mm512_castps_si512(v[0]), b = _mm512_castps_si512(v[1]);
-  const __m512i c = _mm512_castps_si512(v[2]), d = _mm512_castps_si512(v[3]);
-  const __m512i ab = larger_of(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-  const __m512i cd = larger_of(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-  const __m512i abcd = larger_of(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
-  const __m256i half = _mm256_max_epu32(_mm512_castsi512_si256(abcd), _mm512_extracti64x4_epi64(abcd, 1));
-  return _mm_castsi128_ps(_mm_max_epu32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
-}
-
-#endif
-
-// A weight of zero stays zero whatever V's scale is: what a query does not see cannot touch it.
-INLINE F16 with_v_scales(F16 weight, F16 v_scales) {
-#if defined(__AVX512F__)
-  const __m512 w = (__m512)weight.part[0];
-  const __mmask16 is_kept = _mm512_test_epi32_mask(_mm512_castps_si512(w), _mm512_castps_si512(w));
-  F16 folded;
-  folded.part[0] = (native_f)_mm512_maskz_mul_ps(is_kept, w, (__m512)v_scales.part[0]);
-  return folded;
-#else
-  return select(weight > zeros(), weight * v_scales, weight);
-#endif
-}
-
-// Scores of one query over a run of sub-blocks to weights with V's scales folded in, in place, and the largest of each
-// sub-block; returns the sum of the weights without V's scales.
-INLINE float fold_weights(float* scores, F16 rise, F16 fall, const float* v_scales, int64_t num_subs, float* tops) {
-  F16 total = zeros();
-  const auto next = [&](int64_t sub) {
-    const F16 weight = exp2_coarse(fma(load(scores + sub * LANES, Whole{}), rise, fall));
-    total = total + weight;
-    const F16 folded = with_v_scales(weight, load(v_scales + sub * LANES, Whole{}));
-    store(scores + sub * LANES, folded, Whole{});
-    return folded;
-  };
-  int64_t i = 0;
-#if defined(__AVX512F__)
-  for (; i + 4 <= num_subs; i += 4) {
-    __m512 folded[4];
-#pragma GCC unroll 4
-    for (int n = 0; n < 4; ++n) folded[n] = (__m512)next(i + n).part[0];
-    _mm_storeu_ps(tops + i, largest_of_four(folded));
-  }
-#endif
-  for (; i < num_subs; ++i) {
-    const int32_t bits = max_lanes(as_int(next(i)) & splat(0x7fffffff));
-    memcpy(tops + i, &bits, 4);
-  }
-  return sum_lanes(total);
-}
-
-INLINE void code_weights(const float* folded, const float* inverse, int64_t num_subs, int8_t* codes) {
-  int64_t i = 0;
-#if defined(__AVX512F__)
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  for (; i + 4 <= num_subs; i += 4) {
-    __m512i rounded[4];
-#pragma GCC unroll 4
-    for (int n = 0; n < 4; ++n) {
-      const __m512 values = _mm512_loadu_ps(folded + (i + n) * LANES);
-      rounded[n] = _mm512_cvtps_epi32(_mm512_mul_ps(values, _mm512_set1_ps(inverse[i + n])));
-    }
-    const __m512i packed = _mm512_packs_epi16(_mm512_packs_epi32(rounded[0], rounded[1]),
-                                              _mm512_packs_epi32(rounded[2], rounded[3]));
-    _mm512_storeu_si512(codes + i * LANES, _mm512_permutexvar_epi32(order, packed));
-  }
-#endif
-  for (; i < num_subs; ++i) {
-    store_codes(codes + i * LANES, load(folded + i * LANES, Whole{}) * splat(inverse[i]));
-  }
-}
-
-// Scores of one query over a run of sub-blocks to coded weights; ``scores`` is used up.  Sets the largest score and the
-// sum of weights.  A visible token whose scale is NaN makes its sub-block NaN.  ``scales`` has room for whole vectors.
-INLINE void softmax_codes(float* scores, float factor, const float* v_scales, int64_t num_subs, int8_t* codes,
-                          float* scales, float* largest, float* sum) {
-  alignas(64) float tops[SUBS] = {}, inverse[SUBS];
-  *largest = largest_score(scores, num_subs) * factor;
-  *sum = fold_weights(scores, splat(factor), splat(-*largest), v_scales, num_subs, tops);
-  for (int64_t i = 0; i < num_subs; i += LANES) {
-    const F16 top = load(tops + i, Whole{});
-    const I16 is_nothing = top < splat(SMALLEST_CODED);
-    store(scales + i, select(is_nothing, zeros(), top * splat(1.0f / 127.0f)), Whole{});
-    store(inverse + i, select(is_nothing, zeros(), splat(127.0f) / top), Whole{});
-  }
-  code_weights(scores, inverse, num_subs, codes);
-}
-
-// Scores to coded weights, row by row; a row that sees nothing of the segment gets sum 0.
-inline void coded_softmax(const QueryRows& rows, const SegmentRange& range, float* scores, const float* factors,
-                          const float* v_scales, const CodedWeights& weights, float* largest, float* sum) {
-  for (int64_t row = 0; row < rows.count; ++row) {
-    const TileRange tile(rows, range, row);
-    const int64_t at = tile.first - range.start / LANES;
-    int8_t* codes = weights.codes + row * SCORE_STRIDE + at * LANES;
-    float* scales = weights.scales + row * SUBS + at;
-    if (larger(range.low, rows.low(row)) >= smaller(range.high, rows.high(row))) {
-      for (int64_t n = 0; n < tile.last - tile.first; ++n) scales[n] = 0.0f;
-      if (tile.first < tile.last) memset(codes, 0, (tile.last - tile.first) * LANES);
-      largest[row] = -__builtin_inff();
-      sum[row] = 0.0f;
-      continue;
-    }
-    softmax_codes(scores + row * SCORE_STRIDE + at * LANES, factors ? factors[row] : 1.0f, v_scales + at * LANES,
-                  tile.last - tile.first, codes, scales, largest + row, sum + row);
   }
 }
 

@@ -164,12 +164,11 @@ INLINE float max_lanes(F16 v) {
   return v.part[0][0];
 }
 INLINE int32_t max_lanes(I16 v) {
-  int32_t largest = v.part[0][0];
-  for (int i = 0; i < LANES; ++i) {
-    int32_t x = v.part[i / NATIVE][i % NATIVE];
-    largest = x > largest ? x : largest;
-  }
-  return largest;
+  v = max(v, as_int(swap<8>(as_float(v))));
+  v = max(v, as_int(swap<4>(as_float(v))));
+  v = max(v, as_int(swap<2>(as_float(v))));
+  v = max(v, as_int(swap<1>(as_float(v))));
+  return v.part[0][0];
 }
 
 INLINE I16 lane_numbers() {
