@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,8 @@ MAX_ROUNDS = 3
 
 
 def main() -> int:
+    # asyncio unwinds on an interrupt, which ends every program that was started; a plain termination would orphan them.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     arguments = _arguments()
     if not arguments.append and not arguments.report_only:
         arguments.records.unlink(missing_ok=True)

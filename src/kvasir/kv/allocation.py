@@ -27,8 +27,8 @@ def check_allocation(
     for retention in retentions:
         if retention.kind is RetentionKind.WINDOW:
             raise ConfigError(
-                f"--kv-allocation contiguous gives no block back before a sequence ends, so --kv-retention {retention} "
-                "would save nothing with it; use --kv-allocation paged."
+                f"--kv-allocation contiguous gives no block back before a sequence ends, so {retention} (from "
+                "--kv-retention or --head-profile) would save nothing with it; use --kv-allocation paged."
             )
 
 
