@@ -81,17 +81,19 @@ class HeadConstants:
     v_scale: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Int8Weights:
     """The int8 codes of a linear layer [N, K], each in [-127, 127], where N is ``num_columns`` and K is ``width``.
 
     ``codes`` is either int8 [N, K], as they came, or packed: uint8 [ceil(N / 16), ceil(K / 4), 16, 4] of code + 128,
-    with code 0 beyond N and K.  Every implementation takes both.
+    with code 0 beyond N and K.  Every implementation takes both.  Never changed after it is made: ``prepared`` is where
+    an implementation keeps its own view of the codes.
     """
 
     codes: Tensor
     num_columns: int
     width: int
+    prepared: object = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def is_packed(self) -> bool:

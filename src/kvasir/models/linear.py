@@ -26,7 +26,7 @@ class Scratch:
     def take(self, num_rows: int, num_columns: int, dtype: torch.dtype) -> Tensor:
         """Uninitialised [num_rows, num_columns] of ``dtype`` (int32 or fp32)."""
         size = num_rows * num_columns
-        if size > len(self._words):
+        if size > self._words.shape[0]:
             self._words = torch.empty(size, dtype=torch.int32)
         return self._words[:size].view(dtype).view(num_rows, num_columns)
 
@@ -66,7 +66,7 @@ class Int8Linear:
         self._bias = bias
 
     def __call__(self, rows: Rows, scratch: Scratch, kernels: Kernels) -> Product:
-        data = scratch.take(len(rows.data), self.out_features, torch.int32)
+        data = scratch.take(rows.data.shape[0], self.out_features, torch.int32)
         kernels.multiply(rows, self._weights, data)
         return Product(data, rows.scale, self._scale, self._bias)
 
@@ -86,7 +86,7 @@ class FloatLinear:
         self._bias = bias
 
     def __call__(self, rows: Rows, scratch: Scratch, kernels: Kernels) -> Product:
-        data = scratch.take(len(rows.data), self.out_features, torch.float32)
+        data = scratch.take(rows.data.shape[0], self.out_features, torch.float32)
         if self._weight.dtype is torch.float32:
             torch.mm(rows.data, self._weight, out=data)
         else:

@@ -14,7 +14,7 @@ from kvasir.kernels.cpu.views import (
     product_numbers,
     row_numbers,
     rows_for,
-    weights_address,
+    weights_numbers,
     work_list,
 )
 from kvasir.kernels.interface import (
@@ -85,22 +85,18 @@ class CpuKernels:
         return Int8Weights(packed, num_columns, width)
 
     def multiply(self, rows: Rows, weights: Int8Weights, out: Tensor) -> None:
-        num_rows = len(rows.data)
-        if self._prefers_library and not weights.is_packed and num_rows > FEW_ROWS:
+        num_rows = rows.data.shape[0]
+        codes_at, num_columns, is_packed = weights_numbers(weights)
+        if self._prefers_library and not is_packed and num_rows > FEW_ROWS:
             multiply_exactly(rows.data, weights.codes, out)
             return
-        out_at = address(out, torch.int32, (num_rows, weights.num_columns), "the product")
-        self._context.multiply(
-            row_numbers(rows, weights.width),
-            weights_address(weights),
-            weights.num_columns,
-            weights.is_packed,
-            out_at,
-        )
+        out_at = address(out, torch.int32, (num_rows, num_columns), "the product")
+        self._context.multiply(row_numbers(rows, weights.width), codes_at, num_columns, is_packed, out_at)
 
     def best_columns(self, rows: Rows, weights: Int8Weights, scale: Tensor, bias: Tensor | None) -> Best:
-        num_rows, num_columns = len(rows.data), weights.num_columns
-        if not weights.is_packed:
+        num_rows = rows.data.shape[0]
+        codes_at, num_columns, is_packed = weights_numbers(weights)
+        if not is_packed:
             data = torch.empty(num_rows, num_columns, dtype=torch.int32)
             self.multiply(rows, weights, data)
             values = torch.zeros(num_rows, num_columns)
@@ -111,7 +107,7 @@ class CpuKernels:
         self._context.multiply_best(
             row_numbers(rows, weights.width),
             address(rows.scale, torch.float32, (num_rows,), "the rows' scale"),
-            weights_address(weights),
+            codes_at,
             num_columns,
             address(scale, torch.float32, (num_columns,), "the columns' scale"),
             0 if bias is None else address(bias, torch.float32, (num_columns,), "the bias"),
@@ -170,7 +166,7 @@ class CpuKernels:
         num_rows, dim = product.data.shape[0], shape.head_dim
         if dim % 8:
             raise ValueError(f"the compiled kernels take head sizes that are multiples of 8, not {dim}.")
-        if sum(len(kv.heads) for kv, _ in targets) != shape.num_kv_heads:
+        if sum(kv.heads.shape[0] for kv, _ in targets) != shape.num_kv_heads:
             raise ValueError(f"the targets must hold each of the {shape.num_kv_heads} KV heads once.")
         pairs: list[tuple[_ext.LayerView, int]] = []
         for kv, plan in targets:
@@ -217,7 +213,7 @@ class CpuKernels:
         num_blocks = {tensor.shape[0] for tensor in tensors}
         if len(num_blocks) != 1 or not all(tensor.is_contiguous() for tensor in tensors):
             raise ValueError("copy_blocks takes contiguous tensors with one number of blocks.")
-        count = len(sources)
+        count = sources.shape[0]
         self._context.copy_blocks(
             [tensor.data_ptr() for tensor in tensors],
             [tensor.stride(0) * tensor.itemsize for tensor in tensors],

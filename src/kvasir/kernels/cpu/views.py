@@ -16,6 +16,9 @@ ProductNumbers = tuple[int, int, int, int, int]
 RowNumbers = tuple[int, int, int]
 """(codes, number of rows, width)."""
 
+WeightNumbers = tuple[int, int, bool]
+"""(codes, number of columns, whether they are packed)."""
+
 StyleNumbers = tuple[int, int, int]
 """(data, scale, rotation): addresses; scale 0 for dense rows."""
 
@@ -48,7 +51,7 @@ def product_numbers(product: Product, num_rows: int, width: int) -> ProductNumbe
 
 
 def row_numbers(rows: Rows, width: int) -> RowNumbers:
-    num_rows = len(rows.data)
+    num_rows = rows.data.shape[0]
     return address(rows.data, torch.int8, (num_rows, width), "the rows' codes"), num_rows, width
 
 
@@ -56,11 +59,17 @@ def packed_size(num_columns: int, width: int) -> tuple[int, int, int, int]:
     return -(-num_columns // 16), -(-width // 4), 16, 4
 
 
-def weights_address(weights: Int8Weights) -> int:
+def weights_numbers(weights: Int8Weights) -> WeightNumbers:
+    """Made and checked once, kept in ``weights.prepared``: it is asked for four times a layer in every step."""
+    if isinstance(weights.prepared, tuple):
+        return weights.prepared
     shape = (weights.num_columns, weights.width)
     if weights.is_packed:
-        return address(weights.codes, torch.uint8, packed_size(*shape), "packed codes")
-    return address(weights.codes, torch.int8, shape, "the codes")
+        codes_at = address(weights.codes, torch.uint8, packed_size(*shape), "packed codes")
+    else:
+        codes_at = address(weights.codes, torch.int8, shape, "the codes")
+    weights.prepared = numbers = (codes_at, weights.num_columns, weights.is_packed)
+    return numbers
 
 
 def rows_for(style: RowStyle, num_rows: int, width: int) -> tuple[Rows, StyleNumbers]:
