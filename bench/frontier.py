@@ -58,7 +58,9 @@ def panel(cell: Any, reports: Sequence[ResultFile], measure: str, metric: str, t
         colour, y = _CONTROL if point.is_control else _CHOSEN, max(point.damage, least)
         cell.plot([point.share] * 2, [y, max(point.high, least)], color=colour, linewidth=1, alpha=0.6)
         cell.plot(point.share, y, "x" if point.is_control else "o", color=colour)
-        cell.annotate(point.name, (point.share, y), (5, 4), textcoords="offset points", fontsize=8, color=colour)
+        side = {"ha": "right", "va": "center", "fontsize": 7} if point.is_control else {"va": "bottom", "fontsize": 9}
+        offset = (-7, 0) if point.is_control else (6, 0)
+        cell.annotate(point.name, (point.share, y), offset, textcoords="offset points", color=colour, **side)
     line = frontier([point for point in found if not point.is_control])
     cell.step(
         [point.share for point in line],
@@ -68,9 +70,16 @@ def panel(cell: Any, reports: Sequence[ResultFile], measure: str, metric: str, t
         linewidth=1,
         zorder=0,
     )
-    cell.set(yscale="log", title=title, xlabel="KV bytes per token, share of bf16", ylabel="nats per token")
+    ticks = [0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0]
+    cell.set(
+        xscale="log", yscale="log", title=title, xlabel="KV bytes per token, share of bf16", ylabel="nats per token"
+    )
     cell.grid(alpha=0.25)
-    cell.margins(x=0.18, y=0.1)
+    cell.margins(x=0.45, y=0.12)
+    low, high = cell.get_xlim()
+    shown = [tick for tick in ticks if low <= tick <= high]
+    cell.set_xticks(shown, [f"{tick:g}" for tick in shown])
+    cell.set_xticks([], minor=True)
     for side in ("top", "right"):
         cell.spines[side].set_visible(False)
 
@@ -85,13 +94,13 @@ def main() -> int:
     formats = [reports[name] for name in ("quality-kv-fp32-weights", "quality-kv-formats") if name in reports]
     policies = [reports[name] for name in ("quality-kv-policies",) if name in reports]
     served = [reports[name] for name in ("quality-head-profile",) if name in reports]
-    figure, axes = plt.subplots(1, 3, figsize=(21, 7))
+    figure, axes = plt.subplots(1, 3, figsize=(20, 6.5))
     panel(axes[0], formats, "kl", "mean", "KL divergence, fp32 weights")
     panel(axes[1], policies, "copy", "gap", "repeat-copy gap of policies in 16 bits, context of 1,024")
     panel(axes[2], served, "copy", "gap", "repeat-copy gap of the head profile, context of 8,192")
     figure.suptitle("What each saving costs on the embedded model (circle: setting, cross: control at the same bytes)")
     figure.tight_layout()
-    figure.savefig(PICTURE, dpi=70)
+    figure.savefig(PICTURE, dpi=80)
     print(f"written: {PICTURE}")
     return 0
 
