@@ -35,6 +35,12 @@ RECIPES: Mapping[str, tuple[float, tuple[str, ...]]] = {
 }
 """Budget as a share of bf16, and the formats that `kvasir calibrate --window 0` chooses from."""
 
+POLICIES: Mapping[str, Mapping[str, str]] = {
+    "window of 512, all heads": {"kv_retention": "window:sinks=4,window=512"},
+    "KeyDiff, half kept": {"kv_eviction": "keydiff:keep=0.5"},
+    "16 blocks read": {"kv_sparse_read": "blocks=16"},
+}
+
 
 def calibrated(name: str, progress: Progress) -> str:
     """The path of a profile that keeps every head whole in one of the formats, made from the calibration text."""
@@ -64,12 +70,7 @@ def formats_plan(progress: Progress) -> QualityPlan:
 
 def policies_plan(_progress: Progress) -> QualityPlan:
     """Other ways to keep or read fewer keys, in 16 bits, at 1,024 tokens; a lot is drawn beside KeyDiff."""
-    policies = {
-        "window of 512, all heads": {"kv_retention": "window:sinks=4,window=512"},
-        "KeyDiff, half kept": {"kv_eviction": "keydiff:keep=0.5"},
-        "16 blocks read": {"kv_sparse_read": "blocks=16"},
-    }
-    settings = tuple(Setting(name=name, flags={"kv_cache_dtype": "bf16", **flags}) for name, flags in policies.items())
+    settings = tuple(Setting(name=name, flags={"kv_cache_dtype": "bf16", **flags}) for name, flags in POLICIES.items())
     return QualityPlan(lab=LabPlan(settings=settings, size=Size.QUICK), measures=("kl", "copy", "passkey"))
 
 
@@ -96,7 +97,7 @@ class Claims:
         name = f"{setting}: KV bytes of {self._run.context:,} tokens over bf16's"
         self._writer.claim(name, share, "of 1", better=Better.LOWER, target=target)
 
-    def figure(self, setting: str, measure: str, key: str, target: float) -> None:
+    def figure(self, setting: str, measure: str, key: str, target: float | None = None) -> None:
         result = next(result for result in self._run.results if result.name == measure)
         metric = next(metric for metric in result.metrics if metric.key == key)
         found = result.settings[setting].overall[key]
@@ -125,6 +126,12 @@ def claim_formats(claims: Claims) -> None:
         claims.figure(setting, "kl", "mean", kl)
 
 
+def claim_policies(claims: Claims) -> None:
+    for setting in POLICIES:
+        claims.figure(setting, "copy", "gap")
+        claims.figure(setting, "passkey", "found")
+
+
 def claim_profile(claims: Claims) -> None:
     claims.bytes_share(PROFILE, 0.20)
     claims.figure(INT8, "copy", "gap", 0.02)
@@ -143,7 +150,7 @@ class Part:
 
 PARTS = {
     "kv-formats": Part(formats_plan, claim_formats),
-    "kv-policies": Part(policies_plan, lambda _claims: None),
+    "kv-policies": Part(policies_plan, claim_policies),
     "head-profile": Part(profile_plan, claim_profile),
 }
 
