@@ -26,11 +26,11 @@ class Point:
 def points(report: ResultFile, measure: str, metric: str) -> list[Point]:
     """Settings and controls of one report; empty where it has no such measure, or not against bf16."""
     found = report.measurements
+    if found["reference"] != "16-bit":
+        return []
     figures = found["measures"].get(measure, {}).get("settings", {})
     whole = found["settings"][found["reference"]]["bytes_per_token"]
     names = [name for name in found["order"] if name in figures and name not in (found["floor"], found["nudged"])]
-    if found["reference"] != "16-bit":
-        return []
     made = []
     for name in names:
         overall = figures[name]["overall"].get(metric)

@@ -19,7 +19,7 @@ MAX_ROUNDS = 3
 
 def main() -> int:
     # asyncio unwinds on an interrupt, which ends every program that was started; a plain termination would orphan them.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     arguments = _arguments()
     if not arguments.append and not arguments.report_only:
         arguments.records.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 BENCH = Path(__file__).parent
 # Libraries and reports that are not measurements, what has a target of its own (`make bench-peers`), and this file.
-NOT_MEASUREMENTS = {"run_all", "claims", "readme", "engines", "peers"}
+NOT_MEASUREMENTS = {"run_all", "claims", "readme", "engines", "peers", "frontier", "long_keys"}
 
 
 def measurements() -> list[Path]:

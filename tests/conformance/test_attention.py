@@ -19,9 +19,7 @@ from kvasir.kv.retention import windowed
 BOUND = TOLERANCES["attend", "relative"]
 
 
-def attend_bound(k_dtype: KVDtype, v_dtype: KVDtype, head_dim: int = 64) -> float:
-    if head_dim >= 256 and KVDtype.INT4 in {k_dtype, v_dtype}:
-        return TOLERANCES["attend, int4 with 256 channels", "relative"]
+def attend_bound(k_dtype: KVDtype, v_dtype: KVDtype) -> float:
     is_coded = {KVDtype.INT8, KVDtype.INT4} & {k_dtype, v_dtype}
     return TOLERANCES["attend, integer K or V", "relative"] if is_coded else BOUND
 
@@ -47,13 +45,24 @@ def make_step(setup: Setup, kernels: Kernels, rows: list[tuple[int, int]]) -> tu
     return scene, plan, kernels.qkv_write(Product(data), setup.shape, None, rotation, [(scene.kv, plan)])
 
 
+def rounded_for_int4(q: torch.Tensor) -> torch.Tensor:
+    """``q`` as the kernel reads int4 keys with it: rotated, eight bits per token and head, turned back."""
+    turn = hadamard(rotation_size(q.shape[-1]))
+    turned = (q.double().unflatten(-1, (-1, len(turn))) @ turn).flatten(-2).float()
+    codes, scale = quantise_rows(turned)
+    coded = (codes.double() * scale.double()[..., None]).unflatten(-1, (-1, len(turn)))
+    return (coded @ turn.T).flatten(-2).float()
+
+
 def assert_agrees(setup: Setup, kernels: CpuKernels, oracle: ReferenceKernels, rows: list[tuple[int, int]]) -> None:
     scene, plan, q = make_step(setup, kernels, rows)
     out, expected = torch.full_like(q, float("nan")), torch.empty_like(q)
     kernels.attend(q, scene.kv, plan, setup.scale, out)
-    oracle.attend(q, scene.kv, plan, setup.scale, expected)
+    # With so many channels the query's own rounding may exceed the bound; nothing else may.
+    asked = rounded_for_int4(q) if setup.k_dtype is KVDtype.INT4 and setup.head_dim >= 256 else q
+    oracle.attend(asked, scene.kv, plan, setup.scale, expected)
     error = out - expected
-    assert error.abs().max() <= attend_bound(setup.k_dtype, setup.v_dtype, setup.head_dim) * expected.abs().max()
+    assert error.abs().max() <= attend_bound(setup.k_dtype, setup.v_dtype) * expected.abs().max()
     rms = TOLERANCES["attend, integer K or V", "relative rms"]
     assert error.square().mean().sqrt() <= rms * expected.square().mean().sqrt()
 
@@ -94,11 +103,7 @@ def test_int4_keys_round_nothing_but_the_query(
     scene, plan, q = make_step(setup, each_isa, RAGGED)
     out, expected = torch.full_like(q, float("nan")), torch.empty_like(q)
     each_isa.attend(q, scene.kv, plan, setup.scale, out)
-    turn = hadamard(rotation_size(head_dim))
-    turned = (q.double().unflatten(-1, (-1, len(turn))) @ turn).flatten(-2).float()
-    codes, scale = quantise_rows(turned)
-    coded = (codes.double() * scale.double()[..., None]).unflatten(-1, (-1, len(turn)))
-    reference.attend((coded @ turn.T).flatten(-2).float(), scene.kv, plan, setup.scale, expected)
+    reference.attend(rounded_for_int4(q), scene.kv, plan, setup.scale, expected)
     error = (out - expected).square().mean().sqrt()
     assert error <= TOLERANCES["attend, int4 K, q rounded alike", "relative rms"] * expected.square().mean().sqrt()
 
